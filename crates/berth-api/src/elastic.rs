@@ -40,6 +40,22 @@ pub struct AskPermit {
     pub load: Option<f64>,
 }
 
+impl AskPermit {
+    /// A request of this size, as the next in order, that nothing is checked for.
+    #[must_use]
+    pub const fn new(resources: Size) -> Self {
+        Self {
+            resources,
+            seq: None,
+            fence: None,
+            last_permit: None,
+            heard: None,
+            headroom: None,
+            load: None,
+        }
+    }
+}
+
 /// How large an instance may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Permit {

@@ -70,3 +70,42 @@ pub use berth_engine as engine;
 
 /// The header that carries a request id, as an alternative to the body.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Checks that a request with the old name of a field is the same request, and is written with the
+    /// new name.
+    fn check<T>(mut request: Value, name: &str, old_name: &str)
+    where
+        T: DeserializeOwned + Serialize + PartialEq + Debug,
+    {
+        let read = |request: &Value| serde_json::from_value::<T>(request.clone()).unwrap();
+        let new = read(&request);
+        let value = request.as_object_mut().and_then(|fields| fields.remove(name)).unwrap();
+        request[old_name] = value.clone();
+        assert_eq!(read(&request), new);
+        let written = serde_json::to_value(&new).unwrap();
+        assert_eq!(written[name], value);
+        assert_eq!(written.get(old_name), None);
+    }
+
+    #[test]
+    fn requests_of_version_0_1_are_accepted() {
+        let instances = json!([{"resources": {"memory_mib": 64}}]);
+        check::<PlaceRequest>(json!({"tenant": "a", "instances": instances}), "tenant", "owner");
+        let group = json!({"tenant": "a", "kind": "apart", "strength": "hard", "topology": "rack"});
+        check::<NewGroup>(group, "tenant", "owner");
+        check::<NewVolume>(json!({"tenant": "a", "home": "n1"}), "tenant", "owner");
+        check::<NewAttachment>(json!({"tenant": "a", "volumes": ["v"]}), "tenant", "owner");
+        let token = json!({"tenants": ["a", "b"], "name": "t", "role": "tenant"});
+        check::<NewToken>(token, "tenants", "namespaces");
+    }
+}

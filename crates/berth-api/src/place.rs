@@ -165,7 +165,7 @@ impl InstanceSpec {
 }
 
 /// Instances to be placed together.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceRequest {
     /// A retry with the same id gets the first response. May be given as header `Idempotency-Key`
@@ -204,6 +204,14 @@ pub struct PlaceRequest {
     /// How detailed the explanation is.
     #[serde(default)]
     pub explain: ExplainLevel,
+}
+
+impl PlaceRequest {
+    /// A request of these instances, with the defaults for everything else.
+    #[must_use]
+    pub fn new(instances: Vec<InstanceSpec>) -> Self {
+        Self { instances, ..Self::default() }
+    }
 }
 
 /// A value held from a pool.

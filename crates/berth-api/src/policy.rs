@@ -93,7 +93,7 @@ pub struct PolicyDiffQuery {
 }
 
 /// What would change on the fleet as it is now if the second policy were in force and not the first.
-/// Nothing that runs is moved by a policy: these are the decisions that would be made anew.
+/// Nothing that runs is moved by a policy: these are the decisions as they would be made now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveDiff {
     /// As of when.
@@ -120,7 +120,7 @@ pub struct LiveDiff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct LiveCounts {
     /// Instances that were looked at: each was taken off its node in a copy of the fleet and placed
-    /// anew under both policies.
+    /// again under both policies.
     pub looked_at: usize,
     /// Instances that were not looked at.
     pub not_looked_at: usize,
@@ -171,7 +171,7 @@ pub struct LiveStanding {
     pub watermark_memory: i64,
     /// More is reserved than a watermark.
     pub above_watermark: bool,
-    /// Somebody would have to leave.
+    /// Instances would have to leave.
     pub must_shed: bool,
     /// What grants are multiples of.
     pub compute_unit: Size,

@@ -61,7 +61,7 @@ impl PlanRebalance {
     /// Most moves of a plan.
     pub const MAX_BUDGET: u32 = 1000;
 
-    /// Moves of a plan unless somebody says otherwise.
+    /// Moves of a plan by default.
     pub const DEFAULT_BUDGET: u32 = 10;
 
     /// What a planner is asked.

@@ -1,7 +1,13 @@
 //! Amounts and durations as people type and read them: `500m`, `1.5TiB`, `10Gbit`, `1h30m`.
 //!
+//! Flags, files, selectors and the server's settings all use this parser, so that a unit that is accepted
+//! in one place is accepted in all. Kubernetes quantities are another language (a bare number is bytes,
+//! `m` is a thousandth of anything), and have parsers of their own.
+//!
 //! Whole numbers only, as everywhere in Berth. What is asked for rounds up and what there is rounds
-//! down, so that a rounded request never gets less and a rounded node never promises more.
+//! down, so that a rounded request never gets less and a rounded node never offers more.
+
+use std::time::Duration;
 
 use berth_engine::Amounts;
 use thiserror::Error;
@@ -187,6 +193,17 @@ pub fn parse_duration(text: &str) -> Result<u64, UnitError> {
         (last, rest) = (seconds, after.trim_start());
     }
     Ok(total)
+}
+
+/// A duration that may also be in milliseconds: `500ms`.
+///
+/// # Errors
+/// Names the value and what would be accepted.
+pub fn parse_precise_duration(text: &str) -> Result<Duration, UnitError> {
+    match text.trim().strip_suffix("ms").map(|number| number.trim_end().parse()) {
+        Some(Ok(milliseconds)) => Ok(Duration::from_millis(milliseconds)),
+        Some(Err(_)) | None => parse_duration(text).map(Duration::from_secs),
+    }
 }
 
 impl Scale {
@@ -451,6 +468,20 @@ mod tests {
         ] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_precise_duration_may_be_in_milliseconds() {
+        for (text, milliseconds) in
+            [("500ms", 500), ("0 ms", 0), ("2s", 2000), ("1h30m", 5_400_000)]
+        {
+            let parsed = parse_precise_duration(text);
+            assert_eq!(parsed, Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["ms", "1.5ms", "-1ms", "1s500ms", "soon"] {
+            let error = parse_precise_duration(text).unwrap_err().to_string();
+            assert!(error.contains("accepted is seconds"), "{text:?}: {error}");
         }
     }
 

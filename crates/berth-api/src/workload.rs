@@ -10,7 +10,7 @@ use crate::claim::ClaimState;
 use crate::place::InstanceSpec;
 
 /// Stores a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorkload {
     /// How many should run. Absent: the caller creates the members by placing instances that name the

@@ -113,7 +113,7 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<TaggedResponse<T>, ClientError> {
         let request = self.request(Method::GET, path).query(query);
-        tagged(self.send(request).await?).await
+        decode_tagged(self.send(request).await?).await
     }
 
     /// Gets a text.
@@ -149,7 +149,7 @@ impl Client {
         if let Some(etag) = if_match {
             request = request.header(IF_MATCH, etag);
         }
-        tagged(self.send(request).await?).await
+        decode_tagged(self.send(request).await?).await
     }
 
     /// Posts a JSON body, and decodes the response.
@@ -178,7 +178,7 @@ impl Client {
             .request(Method::POST, path)
             .header(reqwest::header::CONTENT_TYPE, content_type)
             .body(body);
-        Ok(tagged(self.send(request).await?).await?.value)
+        Ok(decode_tagged(self.send(request).await?).await?.value)
     }
 
     /// Puts a JSON body, and decodes the response.
@@ -206,7 +206,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn delete_as<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        Ok(tagged(self.send(self.request(Method::DELETE, path)).await?).await?.value)
+        Ok(decode_tagged(self.send(self.request(Method::DELETE, path)).await?).await?.value)
     }
 
     /// Opens a stream of events, after `last_event_id` if given.
@@ -264,7 +264,9 @@ impl Client {
     }
 }
 
-async fn tagged<T: DeserializeOwned>(response: Response) -> Result<TaggedResponse<T>, ClientError> {
+async fn decode_tagged<T: DeserializeOwned>(
+    response: Response,
+) -> Result<TaggedResponse<T>, ClientError> {
     let etag = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
     let no_content = response.status() == StatusCode::NO_CONTENT;
     let bytes = response.bytes().await.map_err(ClientError::Transport)?;

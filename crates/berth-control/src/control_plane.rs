@@ -1,12 +1,10 @@
 //! The control plane as one handle: what handlers and reconcilers share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_api::Role;
-use berth_engine::NodeId;
+use berth_engine::{CheckError, InstanceRequest, NodeId};
 use berth_ledger::{
     Answer, Audited, ClaimRejection, ClaimStatus, Job, Ledger, LedgerError, Op, Outcome, Text,
 };
@@ -23,18 +21,12 @@ use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::settings::Settings;
-use crate::state::drains::{self, Drains};
-use crate::state::evacuations::Evacuations;
-use crate::state::migrations::Migrations;
-use crate::state::volume_moves::{self, VolumeMoves};
-use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
+use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, drains, volume_moves};
 use crate::workload::WorkloadKey;
 
-/// Everything a handler needs.
+/// The handle that callers and reconcilers share.
 pub struct ControlPlane {
-    /// The claim path.
-    pub placer: Placer,
-    /// The truth.
+    /// The ledger, which is authoritative.
     pub ledger: Ledger,
     /// A copy of it for readers.
     pub catalog: Arc<Catalog>,
@@ -42,38 +34,67 @@ pub struct ControlPlane {
     pub feed: Feed,
     /// Requests that wait for room.
     pub queue: Queue,
-    /// What agents were heard of.
-    pub heartbeats: Heartbeats,
-    /// What can change while it runs.
-    pub settings: ArcSwap<Settings>,
-    /// What it does beside placing; can change while it runs.
-    pub maintenance: Arc<ArcSwap<MaintenanceConfig>>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// Nodes that are being emptied.
-    pub drains: Drains,
-    /// Whether each node could be emptied.
-    pub evacuations: Evacuations,
-    /// Volumes that move.
-    pub volume_moves: VolumeMoves,
-    /// Instances that move while they run.
-    pub migrations: Arc<Migrations>,
-    /// What agents said last of their instances.
-    pub permit_cache: PermitCache,
-    /// Signs what agents may do unasked.
-    pub permit_signer: PermitSigner,
+    /// Records of everything that changes its node.
+    pub moves: MoveRecords,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
-    /// When it began to listen to agents, in whole seconds.
-    pub(crate) listening_since: AtomicI64,
-    /// Whether most nodes are silent, so that none of them counts as gone.
-    pub(crate) mostly_silent: AtomicBool,
-    /// Makes marks of places for tenants.
-    pub locality: LocalityKey,
-    /// Set when the server is about to stop: it still serves, and says that it is not ready.
-    pub draining: CancellationToken,
-    /// Set when the server is to stop: streams end, loops end.
-    pub stopping: CancellationToken,
+    /// The permits of elastic instances.
+    pub permits: Permits,
+    /// Settings, and the way to a stop.
+    pub lifecycle: Lifecycle,
+    /// The claim path.
+    pub(crate) placer: Placer,
+    pub(crate) liveness: NodeLiveness,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) locality: LocalityKey,
+}
+
+/// What changes while a control plane runs: its settings, and whether it is to stop.
+pub struct Lifecycle {
+    settings: ArcSwap<Settings>,
+    pub(crate) maintenance: Arc<ArcSwap<MaintenanceConfig>>,
+    draining: CancellationToken,
+    stopping: CancellationToken,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(settings: Settings, maintenance: MaintenanceConfig) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(settings),
+            maintenance: Arc::new(ArcSwap::from_pointee(maintenance)),
+            draining: CancellationToken::new(),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Puts other settings in force.
+    pub fn configure(&self, settings: Settings, maintenance: MaintenanceConfig) {
+        self.settings.store(Arc::new(settings));
+        self.maintenance.store(Arc::new(maintenance));
+    }
+
+    /// Cancelled when the server is about to stop: it still serves, and reports that it is not ready.
+    #[must_use]
+    pub const fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    /// Cancelled when the server stops: streams and loops end.
+    #[must_use]
+    pub const fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    /// Ends streams and loops.
+    pub fn stop(&self) {
+        self.stopping.cancel();
+    }
 }
 
 impl ControlPlane {
@@ -120,7 +141,7 @@ impl ControlPlane {
     /// Does an administrative operation. Returns whether anything changed.
     ///
     /// # Errors
-    /// When it cannot be done, as the caller is told.
+    /// When it cannot be done.
     pub async fn administer(
         &self,
         caller: &Caller,
@@ -144,7 +165,7 @@ impl ControlPlane {
     /// A step in a claim's life, for a caller.
     ///
     /// # Errors
-    /// When it is refused, as the caller is told.
+    /// When it is refused.
     pub async fn step(
         &self,
         caller: &Caller,
@@ -171,48 +192,37 @@ impl ControlPlane {
         Ok(done.unwrap_or(Err(LedgerError::Closed))?)
     }
 
-    /// Seconds of silence after which a node's members count as gone: never, while most nodes are
-    /// silent.
+    /// Records that a node's agent was heard, in whole seconds.
+    pub fn record_heartbeat(&self, node: &NodeId, at: i64) {
+        self.liveness.record_heartbeat(node, at);
+        self.catalog.record_heartbeat(node, at);
+    }
+
+    /// Makes indices of places for tenants.
     #[must_use]
-    pub fn gone_after_s(&self) -> i64 {
-        let settings = self.settings.load();
-        let gone_after = if self.mostly_silent.load(Ordering::Relaxed) {
-            Duration::MAX
-        } else {
-            settings.lost_after.saturating_add(settings.lost_grace)
-        };
-        i64::try_from(gone_after.as_secs()).unwrap_or(i64::MAX)
+    pub const fn locality(&self) -> &LocalityKey {
+        &self.locality
     }
 
-    /// When this server began to listen to agents, in whole seconds.
-    #[must_use]
-    pub fn listening_since(&self) -> i64 {
-        self.listening_since.load(Ordering::Relaxed)
-    }
-
-    /// Begins to listen to agents anew: whoever was not heard so far is not lost yet.
-    pub(crate) fn restart_listening(&self) {
-        self.listening_since.store(self.now().as_second(), Ordering::Relaxed);
-    }
-
-    /// Notes whether most nodes are silent.
-    pub(crate) fn record_silence(&self, mostly: bool) {
-        if self.mostly_silent.swap(mostly, Ordering::Relaxed) != mostly {
-            if !mostly {
-                // Agents are heard again one by one: each gets its time to speak first.
-                self.restart_listening();
-            }
-            tracing::warn!(mostly, "most nodes fell silent, or were heard again");
-        }
+    /// Checks whether an instance could run on a node now. Absent while the server stops.
+    pub async fn check_node(
+        &self,
+        instance: InstanceRequest,
+        node: NodeId,
+    ) -> Option<Result<(), CheckError>> {
+        let now = berth_engine::Timestamp(self.now().as_second());
+        self.placer
+            .query_replica(move |replica| replica.engine().check(&instance, &node, now))
+            .await
     }
 
     /// The caches of documents that the control plane itself needs.
     pub(crate) fn followers(&self) -> Vec<Arc<dyn DocumentFollower>> {
-        let migrations: Arc<dyn DocumentFollower> = Arc::clone(&self.migrations) as _;
+        let migrations: Arc<dyn DocumentFollower> = Arc::clone(&self.moves.migrations) as _;
         vec![
             Arc::clone(&self.queue.tickets) as _,
-            Arc::clone(&self.drains.records) as _,
-            Arc::clone(&self.volume_moves.records) as _,
+            Arc::clone(&self.moves.drains.records) as _,
+            Arc::clone(&self.moves.volume_moves.records) as _,
             migrations,
             Arc::clone(&self.degraded.documents) as _,
         ]
@@ -222,32 +232,32 @@ impl ControlPlane {
     pub(crate) fn document_changed(&self, change: &DocumentChange) {
         match change {
             DocumentChange::Changed(kind, node) if &**kind == drains::KIND => {
-                self.touch_workloads_on(&NodeId::new(node));
+                self.mark_workloads_dirty(&NodeId::new(node));
             }
             DocumentChange::Changed(kind, volume) if &**kind == volume_moves::KIND => {
                 // Workloads that wait may have waited for it.
-                if !self.volume_moves.is_stopping(volume) {
-                    self.catalog.touch(self.degraded.keys());
+                if !self.moves.volume_moves.is_stopping(volume) {
+                    self.catalog.mark_dirty(self.degraded.keys());
                 }
             }
             DocumentChange::Changed(..) => {}
             DocumentChange::Reloaded => {
                 let workloads: Vec<WorkloadKey> =
                     self.catalog.read().workloads.keys().cloned().collect();
-                self.catalog.touch(workloads);
+                self.catalog.mark_dirty(workloads);
             }
         }
     }
 
     /// Has workloads with members on a node looked at: it is being emptied, or no longer is.
-    fn touch_workloads_on(&self, node: &NodeId) {
+    fn mark_workloads_dirty(&self, node: &NodeId) {
         let touched: Vec<WorkloadKey> = {
             let catalog = self.catalog.read();
             let claims = catalog.nodes.get(node).into_iter().flat_map(|node| &node.claims);
             let claims = claims.filter_map(|key| catalog.claims.get(key));
             claims.filter_map(|claim| claim.workload()).collect()
         };
-        self.catalog.touch(touched);
+        self.catalog.mark_dirty(touched);
     }
 
     /// Reads a document that this server just changed, so that what follows sees it.

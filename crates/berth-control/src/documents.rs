@@ -136,7 +136,7 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
         self.notify();
     }
 
-    /// Changes what is known of a document here without storing it, and without telling anyone.
+    /// Changes what is known of a document here without storing it, and without a notification.
     pub fn modify(&self, id: &str, change: impl FnOnce(&mut T))
     where
         T: Clone,
@@ -319,9 +319,17 @@ pub async fn sync(
         }
         let (work, ledger) = (pending.take(), ledger.clone());
         let (followers, applied) = (Arc::clone(&followers), Arc::clone(&applied));
+        let unread = work.clone();
         let read = move || read_changes(&ledger, &followers, work, &*applied);
-        // Fails only while the runtime shuts down, when nothing is left to do.
-        let Ok(failed) = tokio::task::spawn_blocking(read).await else { return };
+        let failed = match tokio::task::spawn_blocking(read).await {
+            Ok(failed) => failed,
+            Err(error) if error.is_panic() => {
+                tracing::error!(%error, "reading changed documents panicked; retrying");
+                unread
+            }
+            // The runtime shuts down.
+            Err(_) => return,
+        };
         retry_after = match failed.as_slice() {
             [] => RETRY_FIRST,
             _ => (retry_after * 2).min(RETRY_LONGEST),

@@ -1,92 +1,131 @@
 //! All metrics of the control plane as text: what was counted, and what is read when it is asked for
 //! (the fleet, the queue, the ledger's writers, the loops).
 
-use std::fmt::Write as _;
+use std::fmt;
+use std::sync::Arc;
 
 use berth_api::DrainState;
 use berth_engine::NodeState;
 use berth_ledger::ClaimState;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
 
 use crate::control_plane::ControlPlane;
 
-/// One metric's lines: its head, then a line for each set of labels.
-struct Lines(String);
+/// Writes metrics with their descriptions.
+struct MetricWriter<'a>(DescriptorEncoder<'a>);
 
-impl Lines {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP berth_{name} {help}.\n# TYPE berth_{name} {kind}");
+impl MetricWriter<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: impl TryInto<i64>) -> fmt::Result {
+        self.gauges(name, help, [([], value)] as [([(&str, &str); 0], _); 1])
     }
 
-    fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
-        let _ = if labels.is_empty() {
-            writeln!(self.0, "berth_{name} {value}")
-        } else {
-            writeln!(self.0, "berth_{name}{{{labels}}} {value}")
-        };
+    /// A gauge for each set of labels.
+    fn gauges<const N: usize, V: TryInto<i64>>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, &'static str); N], V)>,
+    ) -> fmt::Result {
+        let help = format!("{help}.");
+        let mut family = self.0.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            let value: i64 = value.try_into().unwrap_or(i64::MAX);
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        self.head(name, "gauge", help);
-        self.value(name, "", value);
+    /// A counter for each set of labels.
+    fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, &'static str); N], u64)>,
+    ) -> fmt::Result {
+        let help = format!("{help}.");
+        let mut family = self.0.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
+}
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.value(&format!("{name}_total"), "", value);
+/// What is read when metrics are asked for.
+struct StateCollector(Arc<ControlPlane>);
+
+impl fmt::Debug for StateCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StateCollector")
+    }
+}
+
+impl Collector for StateCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (control, writer) = (&*self.0, &mut MetricWriter(encoder));
+        write_fleet(control, writer)?;
+        write_drains(control, writer)?;
+        write_ledger(control, writer)?;
+        write_queue(control, writer)?;
+        write_workloads(control, writer)?;
+        write_evacuations(control, writer)?;
+        write_pressure(control, writer)?;
+        let rounds = control.metrics.rounds().into_iter().filter(|(_, at)| *at > 0);
+        let help = "When each loop last completed a pass, Unix time";
+        let rounds = rounds.map(|(name, at)| ([("loop", name)], at));
+        writer.gauges("loop_last_round_seconds", help, rounds)
     }
 }
 
 /// The metrics in Prometheus' text format, without the line that ends it.
 #[must_use]
-pub fn metrics_text(control: &ControlPlane) -> String {
-    let mut lines = Lines(control.metrics.text());
-    fleet(control, &mut lines);
-    drains(control, &mut lines);
-    ledger(control, &mut lines);
-    queue(control, &mut lines);
-    workloads(control, &mut lines);
-    evacuations(control, &mut lines);
-    pressure(control, &mut lines);
-    lines.head("loop_last_round_seconds", "gauge", "When each loop last did its round, Unix time");
-    for (name, at) in control.metrics.rounds().into_iter().filter(|(_, at)| *at > 0) {
-        lines.value("loop_last_round_seconds", &format!("loop=\"{name}\""), at);
-    }
-    lines.0
+pub fn metrics_text(control: &Arc<ControlPlane>) -> String {
+    let mut registry = Registry::with_prefix("berth");
+    registry.register_collector(Box::new(StateCollector(Arc::clone(control))));
+    let mut text = control.metrics.text();
+    // Writing to a string does not fail.
+    let _ = encode_registry(&mut text, &registry);
+    text
 }
 
-/// What nodes lack: the signal for whoever adds some.
-fn pressure(control: &ControlPlane, lines: &mut Lines) {
+/// What nodes lack: a signal to add some.
+fn write_pressure(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let found = crate::moves::relief::measure_pressure(control);
     let help = "What elastic instances lack, in milli-CPU and MiB: denied and fading, above \
         watermarks, leaving with migrations, and what should leave beyond that";
-    lines.head("elastic_pressure", "gauge", help);
-    for (resource, lacking) in [("cpu", found.cpu), ("memory", found.memory)] {
+    let resources = [("cpu", found.cpu), ("memory", found.memory)].into_iter();
+    let values = resources.flat_map(|(resource, lacking)| {
         let kinds = [
             ("capacity", lacking.capacity_pressure),
             ("logical", lacking.logical_pressure),
             ("accounted_for", lacking.accounted_for),
             ("excess", lacking.excess),
         ];
-        for (kind, value) in kinds {
-            let labels = format!("resource=\"{resource}\",kind=\"{kind}\"");
-            lines.value("elastic_pressure", &labels, value);
-        }
-    }
+        kinds.map(|(kind, value)| ([("resource", resource), ("kind", kind)], value))
+    });
+    writer.gauges("elastic_pressure", help, values)?;
     let shedding = found.nodes.iter().filter(|node| node.must_shed).count();
-    lines.gauge("nodes_under_pressure", "Nodes that somebody should leave", shedding);
-    let open = control.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
-    lines.gauge("migrations_open", "Migrations under way", open);
+    writer.gauge("nodes_under_pressure", "Nodes that somebody should leave", shedding)?;
+    let migrations = control.moves.migrations.all();
+    let open = migrations.iter().filter(|(_, known)| known.value.is_open()).count();
+    writer.gauge("migrations_open", "Migrations under way", open)
 }
 
-fn workloads(control: &ControlPlane, lines: &mut Lines) {
+fn write_workloads(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let (workloads, members) = {
         let catalog = control.catalog.read();
         (catalog.workloads.len(), catalog.members.values().map(Vec::len).sum::<usize>())
     };
-    lines.gauge("workloads", "Workloads that are stored", workloads);
-    lines.gauge("workload_members", "Members of workloads that hold a place", members);
+    writer.gauge("workloads", "Workloads that are stored", workloads)?;
+    writer.gauge("workload_members", "Members of workloads that hold a place", members)?;
     let degraded = control.degraded.count();
-    lines.gauge("workloads_degraded", "Workloads that cannot be as they should be", degraded);
+    writer.gauge("workloads_degraded", "Workloads that cannot be as they should be", degraded)
 }
 
 const STATES: [NodeState; 6] = [
@@ -101,27 +140,28 @@ const STATES: [NodeState; 6] = [
 const CLAIM_STATES: [ClaimState; 4] =
     [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
 
-fn drains(control: &ControlPlane, lines: &mut Lines) {
+fn write_drains(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let drains = crate::moves::drain::all(control);
-    lines.head("drains", "gauge", "Nodes that are being emptied, by how that stands");
     let states = [
         (DrainState::Running, "running"),
         (DrainState::Blocked, "blocked"),
         (DrainState::Done, "done"),
     ];
-    for (state, name) in states {
-        let count = drains.iter().filter(|drain| drain.state == state).count();
-        lines.value("drains", &format!("state=\"{name}\""), count);
-    }
+    let counts = states.map(|(state, name)| {
+        ([("state", name)], drains.iter().filter(|drain| drain.state == state).count())
+    });
+    writer.gauges("drains", "Nodes that are being emptied, by how that stands", counts)
 }
 
-fn fleet(control: &ControlPlane, lines: &mut Lines) {
+fn write_fleet(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let catalog = control.catalog.read();
-    let mut nodes = [0_u64; STATES.len()];
+    let nodes = STATES.map(|state| {
+        let count = catalog.nodes.values().filter(|node| node.facts.state == state).count();
+        ([("state", state.name())], count)
+    });
+    writer.gauges("nodes", "Nodes by state", nodes)?;
     let mut amounts = [(0_i64, 0_i64); 4];
     for node in catalog.nodes.values() {
-        let place = STATES.iter().position(|state| *state == node.facts.state).unwrap_or(0);
-        nodes[place] += 1;
         let (limits, used) = (&node.room.limits, &node.room.used);
         let pairs = [
             (used.cpu, limits.cpu),
@@ -134,71 +174,62 @@ fn fleet(control: &ControlPlane, lines: &mut Lines) {
             sum.1 += limit;
         }
     }
-    lines.head("nodes", "gauge", "Nodes by state");
-    for (state, count) in STATES.iter().zip(nodes) {
-        lines.value("nodes", &format!("state=\"{}\"", state.name()), count);
-    }
     let names = ["cpu_milli", "memory_mib", "disk_mib", "bandwidth_mbps"];
-    lines.head("resource_used", "gauge", "What instances are charged, over all nodes");
-    for (name, (used, _)) in names.iter().zip(amounts) {
-        lines.value("resource_used", &format!("resource=\"{name}\""), used);
-    }
-    lines.head("resource_limit", "gauge", "What may be promised, over all nodes");
-    for (name, (_, limit)) in names.iter().zip(amounts) {
-        lines.value("resource_limit", &format!("resource=\"{name}\""), limit);
-    }
-    let mut claims = [0_u64; CLAIM_STATES.len()];
-    for claim in catalog.claims.values() {
-        let place = CLAIM_STATES.iter().position(|state| *state == claim.state).unwrap_or(0);
-        claims[place] += 1;
-    }
-    lines.head("claims", "gauge", "Claims by state; those held are leases");
-    for (state, count) in CLAIM_STATES.iter().zip(claims) {
-        lines.value("claims", &format!("state=\"{}\"", state.name()), count);
-    }
+    let labels = names.map(|name| [("resource", name)]);
+    let used = labels.into_iter().zip(amounts.map(|(used, _)| used));
+    writer.gauges("resource_used", "What instances are charged, over all nodes", used)?;
+    let limits = labels.into_iter().zip(amounts.map(|(_, limit)| limit));
+    writer.gauges("resource_limit", "What may be promised, over all nodes", limits)?;
+    let claims = CLAIM_STATES.map(|state| {
+        let count = catalog.claims.values().filter(|claim| claim.state == state).count();
+        ([("state", state.name())], count)
+    });
+    writer.gauges("claims", "Claims by state; those held are leases", claims)
 }
 
-fn evacuations(control: &ControlPlane, lines: &mut Lines) {
-    // Before the first round nothing is known, and 0 would say something else.
-    let Some(counts) = control.evacuations.counts() else { return };
-    lines.gauge("nodes_evacuable", "Nodes that could be emptied by themselves", counts.can);
-    lines.gauge("nodes_not_evacuable", "Nodes that could not", counts.cannot);
+fn write_evacuations(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
+    // Before the first check nothing is known, and 0 would say something else.
+    let Some(counts) = control.moves.evacuations.counts() else { return Ok(()) };
+    writer.gauge("nodes_evacuable", "Nodes that could be emptied by themselves", counts.can)?;
+    writer.gauge("nodes_not_evacuable", "Nodes that could not", counts.cannot)?;
     let age = (control.now().as_second() - counts.at.as_second()).max(0);
-    lines.gauge("evacuation_check_age_seconds", "How long ago that was found out", age);
+    writer.gauge("evacuation_check_age_seconds", "How long ago that was found out", age)
 }
 
-fn ledger(control: &ControlPlane, lines: &mut Lines) {
+fn write_ledger(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
     let stats = control.ledger.stats();
-    lines.counter("ledger_commits", "Transactions that were committed", stats.transactions);
-    lines.counter("ledger_operations", "Operations in those", stats.operations);
-    lines.counter("ledger_drift", "Counters found out of step with their claims", stats.drifts);
-    lines.head("ledger_retries", "counter", "Transactions begun again, by cause");
-    let retries = &stats.retries;
-    for (cause, count) in [
-        ("serialization", retries.conflicts),
-        ("duplicate", retries.duplicates),
-        ("guard", retries.guards),
-        ("connection", retries.lost),
-    ] {
-        lines.value("ledger_retries_total", &format!("cause=\"{cause}\""), count);
+    let counters = [
+        ("ledger_commits", "Transactions that were committed", stats.transactions),
+        ("ledger_operations", "Operations in those", stats.operations),
+        ("ledger_drift", "Counters found out of step with their claims", stats.drifts),
+    ];
+    for (name, help, value) in counters {
+        writer.counters(name, help, [([], value)] as [([(&str, &str); 0], _); 1])?;
     }
+    let retries = [
+        ("serialization", stats.retries.conflicts),
+        ("duplicate", stats.retries.duplicates),
+        ("guard", stats.retries.guards),
+        ("connection", stats.retries.lost),
+    ];
+    let retries = retries.map(|(cause, count)| ([("cause", cause)], count));
+    writer.counters("ledger_retries", "Transactions begun again, by cause", retries)
 }
 
-fn queue(control: &ControlPlane, lines: &mut Lines) {
-    let waiting = control.queue.waiting();
-    lines.gauge("queue_waiting", "Requests that wait for room", waiting);
+fn write_queue(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
+    writer.gauge("queue_waiting", "Requests that wait for room", control.queue.waiting())?;
     let oldest = control.queue.oldest();
     let age = oldest.map_or(0, |since| (control.now().as_second() - since).max(0));
-    lines.gauge("queue_oldest_seconds", "How long the oldest of them has waited", age);
+    writer.gauge("queue_oldest_seconds", "How long the oldest of them has waited", age)?;
     let wanted = control.queue.wanted();
-    lines.head("unmet_demand", "gauge", "What waiting requests ask for: the signal to scale out");
-    for (resource, amount) in [
+    let amounts = [
         ("cpu_milli", wanted.cpu),
         ("memory_mib", wanted.memory),
         ("disk_mib", wanted.disk),
         ("instances", i64::from(wanted.instances)),
-    ] {
-        lines.value("unmet_demand", &format!("resource=\"{resource}\""), amount);
-    }
-    lines.gauge("event_streams", "Open streams of the change feed", control.feed.streams());
+    ];
+    let amounts = amounts.map(|(resource, amount)| ([("resource", resource)], amount));
+    let help = "What waiting requests ask for: the signal to scale out";
+    writer.gauges("unmet_demand", help, amounts)?;
+    writer.gauge("event_streams", "Open streams of the change feed", control.feed.streams())
 }

@@ -1,4 +1,4 @@
-//! The fleet in memory as the ledger's log tells it: a snapshot, then every event in order.
+//! The fleet in memory, from the ledger's log: a snapshot, then every event in order.
 //!
 //! It repeats what the ledger decided and decides nothing. An event may come twice, once from the
 //! own writer and once from the log: the fence says which of two claims is the newer.
@@ -17,14 +17,14 @@ use crate::slots::Slots;
 
 /// What is known of a node's row in the ledger.
 #[derive(Clone, Debug, Default)]
-struct NodeMark {
-    /// As the log tells it.
+struct NodeRevision {
+    /// As of the log.
     seen: NodeVersion,
     /// How often our own plans in flight will raise its rules.
     expected: i64,
 }
 
-impl NodeMark {
+impl NodeRevision {
     fn expect(&mut self, by: i64) {
         self.expected = (self.expected + by).max(0);
     }
@@ -33,11 +33,11 @@ impl NodeMark {
 /// An engine that follows a ledger.
 pub struct FleetReplica {
     engine: Engine,
-    nodes: FxHashMap<NodeId, NodeMark>,
+    nodes: FxHashMap<NodeId, NodeRevision>,
     /// The fence of every claim that is here, or was lately.
     fences: FxHashMap<InstanceId, i64>,
-    /// Claims that are gone, with their fence, and those that were gone at the last seal: kept until
-    /// nobody can tell of their allocation any more.
+    /// Tombstones of claims, with their fence, and those of the last seal: kept until no event of
+    /// their allocation can come any more.
     released: Vec<(InstanceId, i64)>,
     sealed: Vec<(InstanceId, i64)>,
     /// Claims of our own plans that the ledger has not granted yet.
@@ -55,7 +55,7 @@ pub struct FleetReplica {
 /// Parsed requests that are kept.
 const SPECS: usize = 4096;
 
-/// Tells the place where an instance was from the place where it goes.
+/// Distinguishes the place where an instance was from the place where it goes.
 const SOURCE: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
 /// The engine's id for a claim. A migration target is a second claim of the same instance, and the
@@ -134,7 +134,7 @@ impl FleetReplica {
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
-                self.nodes.insert(facts.id, NodeMark { seen, expected: 0 });
+                self.nodes.insert(facts.id, NodeRevision { seen, expected: 0 });
             }
             SnapshotItem::Volume(volume) => self.engine.fleet_mut().put_volume(volume),
             SnapshotItem::Claim(claim) => self.load_claim(&claim)?,
@@ -306,15 +306,15 @@ impl FleetReplica {
         self.engine.fleet_mut().release(id);
     }
 
-    /// The seat of a claim that was granted is taken.
+    /// The slot of a claim that was granted is taken.
     fn assign_slot(&mut self, id: InstanceId, allocated: &Allocation) {
-        let Some(seat) = allocated.slot else { return };
+        let Some(slot) = allocated.slot else { return };
         let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
         let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
         let Some(request) = request.cloned().or_else(parsed) else { return };
         if let Some(workload) = &request.workload {
             let key = (Text::from(request.tenant.as_str()), Text::from(workload.as_str()));
-            self.slots.take(id, key, seat);
+            self.slots.take(id, key, slot);
         }
     }
 
@@ -341,8 +341,8 @@ impl FleetReplica {
         !self.sealed.is_empty()
     }
 
-    /// Forgets the claims that were set apart. Nobody may tell of their allocation after this: they
-    /// would be taken for new.
+    /// Removes sealed tombstones. No event of their allocation may come after this: it would be taken
+    /// for a new claim.
     pub fn purge_tombstones(&mut self) {
         for (id, fence) in std::mem::take(&mut self.sealed) {
             // One that came back since has a higher fence, and is here.
@@ -353,7 +353,7 @@ impl FleetReplica {
     }
 
     /// Takes over what another replica of the same ledger knew of claims that are not here: they are
-    /// gone, and somebody may yet tell of their allocation.
+    /// gone, and events of their allocation may yet come.
     pub fn remember(&mut self, other: &Self) {
         for (&id, &fence) in &other.fences {
             if let Entry::Vacant(gone) = self.fences.entry(id) {
@@ -427,7 +427,7 @@ impl FleetReplica {
         }
     }
 
-    /// Takes back a plan that the ledger did not grant. What the log has told of meanwhile stays.
+    /// Takes back a plan that the ledger did not grant. What the log has confirmed meanwhile stays.
     pub fn take_back(&mut self, id: InstanceId) {
         if self.planned.remove(&id) {
             self.slots.free(id);

@@ -1,4 +1,4 @@
-//! The control plane of Berth: everything between the ledger and whoever calls.
+//! The control plane of Berth: everything between the ledger and its callers.
 //!
 //! A placement goes from [`placement`] (whose it is, which ids its instances get) to [`placer`]
 //! (planned on the fleet replica, claimed in the ledger, planned again after a conflict) and back.
@@ -21,6 +21,7 @@ pub mod feed;
 mod fleet_replica;
 pub mod instance_spec;
 mod liveness;
+mod loop_runner;
 mod maintenance;
 pub mod metrics;
 pub mod moves;

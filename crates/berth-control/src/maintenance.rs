@@ -1,13 +1,19 @@
-//! What any server does beside placing: end leases that ran out, look for counters out of step, and
-//! forget what need not be kept. Any number of servers may do so at once; guards keep them safe.
+//! Maintenance of the ledger: ends leases that ran out, corrects counters that are out of step with
+//! their claims, and removes what need not be kept. Any number of servers may do so at once: the
+//! ledger's guards make each change once.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use berth_ledger::{Ledger, Retention};
+use berth_ledger::{Ledger, LedgerError, Retention};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ControlResult;
+use crate::loop_runner::{self, BackgroundLoop};
+use crate::metrics::Metrics;
 
 /// How often each is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,64 +39,80 @@ impl Default for MaintenanceConfig {
     }
 }
 
-/// A thread that keeps house until it is dropped.
+/// Does what is due, by a configuration that may change.
+pub(crate) struct MaintenanceLoop {
+    ledger: Ledger,
+    config: Arc<ArcSwap<MaintenanceConfig>>,
+    reconciled: Instant,
+    forgot: Instant,
+}
+
+impl MaintenanceLoop {
+    pub(crate) fn new(ledger: Ledger, config: Arc<ArcSwap<MaintenanceConfig>>) -> Self {
+        let now = Instant::now();
+        Self { ledger, config, reconciled: now, forgot: now }
+    }
+}
+
+impl BackgroundLoop for MaintenanceLoop {
+    const NAME: &'static str = "maintenance";
+    const PERIOD: Duration = Duration::from_secs(5);
+
+    fn period(&self) -> Duration {
+        self.config.load().reap_every.max(Duration::from_millis(100))
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let (ledger, config) = (self.ledger.clone(), self.config.load_full());
+        let reconciles = self.reconciled.elapsed() >= config.reconcile_every;
+        let forgets = self.forgot.elapsed() >= config.forget_every;
+        let work = move || {
+            ledger.reap()?;
+            if reconciles {
+                ledger.reconcile()?;
+            }
+            if forgets {
+                ledger.forget(&config.retention)?;
+            }
+            Ok(())
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or(Err(LedgerError::Closed))?;
+        if reconciles {
+            self.reconciled = Instant::now();
+        }
+        if forgets {
+            self.forgot = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+/// Maintenance of a ledger without a control plane: a thread that does it until it is dropped.
 pub struct MaintenanceWorker {
-    stop: Option<Sender<()>>,
+    stopping: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MaintenanceWorker {
-    /// Starts to keep house.
+    /// Starts the thread.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(ledger: Ledger, maintenance: MaintenanceConfig) -> std::io::Result<Self> {
-        Self::start_with(ledger, Arc::new(ArcSwap::from_pointee(maintenance)), || {})
-    }
-
-    /// Starts to keep house, by maintenance that may change, and tells of every round.
-    ///
-    /// # Errors
-    /// As [`MaintenanceWorker::start`].
-    pub fn start_with(
-        ledger: Ledger,
-        maintenance: Arc<ArcSwap<MaintenanceConfig>>,
-        round: impl Fn() + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let (stop, stopped) = mpsc::channel();
-        let work = move || {
-            let (mut since_reconciled, mut since_forgot) = (Duration::ZERO, Duration::ZERO);
-            loop {
-                let tick = maintenance.load().reap_every.max(Duration::from_millis(100));
-                if stopped.recv_timeout(tick) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-                let maintenance = maintenance.load();
-                // What fails now, because the database is away, is done the next time.
-                if ledger.reap().is_ok() {
-                    round();
-                }
-                since_reconciled += tick;
-                since_forgot += tick;
-                if since_reconciled >= maintenance.reconcile_every {
-                    since_reconciled = Duration::ZERO;
-                    let _ = ledger.reconcile();
-                }
-                if since_forgot >= maintenance.forget_every {
-                    since_forgot = Duration::ZERO;
-                    let _ = ledger.forget(&maintenance.retention);
-                }
-            }
-        };
-        let thread =
-            std::thread::Builder::new().name("maintenance_worker".to_owned()).spawn(work)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    pub fn start(ledger: Ledger, config: MaintenanceConfig) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let stopping = CancellationToken::new();
+        let work = MaintenanceLoop::new(ledger, Arc::new(ArcSwap::from_pointee(config)));
+        let run = loop_runner::run(work, Arc::new(Metrics::new()), stopping.clone());
+        let thread = std::thread::Builder::new()
+            .name("maintenance".to_owned())
+            .spawn(move || runtime.block_on(run))?;
+        Ok(Self { stopping, thread: Some(thread) })
     }
 }
 
 impl Drop for MaintenanceWorker {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        self.stopping.cancel();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

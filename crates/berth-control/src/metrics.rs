@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -25,21 +25,46 @@ const BUCKETS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Stage {
+struct StageLabel {
     stage: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Ended {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Code {
+struct CodeLabel {
     code: String,
 }
 
-/// Loops whose health is told.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LoopFailureLabels {
+    r#loop: &'static str,
+    cause: LoopFailure,
+}
+
+/// How a pass of a loop failed.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub enum LoopFailure {
+    /// It returned an error.
+    Error,
+    /// It panicked.
+    Panic,
+}
+
+impl EncodeLabelValue for LoopFailure {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
+        let name = match self {
+            Self::Error => "error",
+            Self::Panic => "panic",
+        };
+        EncodeLabelValue::encode(&name, encoder)
+    }
+}
+
+/// Background loops, as metrics name them.
 pub const LOOPS: [&str; 12] = [
     "heartbeats",
     "liveness",
@@ -58,14 +83,15 @@ pub const LOOPS: [&str; 12] = [
 /// What the server counts.
 pub struct Metrics {
     registry: Registry,
-    placements: Family<Ended, Counter>,
+    placements: Family<OutcomeLabel, Counter>,
     instances: Counter,
-    refusals: Family<Code, Counter>,
-    conflicts: Family<Code, Counter>,
-    permits: Family<Ended, Counter>,
-    migrations: Family<Ended, Counter>,
-    stages: Family<Stage, Histogram>,
-    /// When each loop last did its round, in whole seconds.
+    refusals: Family<CodeLabel, Counter>,
+    conflicts: Family<CodeLabel, Counter>,
+    permits: Family<OutcomeLabel, Counter>,
+    migrations: Family<OutcomeLabel, Counter>,
+    stages: Family<StageLabel, Histogram>,
+    loop_failures: Family<LoopFailureLabels, Counter>,
+    /// When each loop last completed a pass, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
 }
 
@@ -86,7 +112,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("berth");
-        let placements = Family::<Ended, Counter>::default();
+        let placements = Family::<OutcomeLabel, Counter>::default();
         registry.register("placements", "Placement requests by how they ended", placements.clone());
         let instances = Counter::default();
         registry.register(
@@ -94,24 +120,27 @@ impl Metrics {
             "Instances that were given a node",
             instances.clone(),
         );
-        let refusals = Family::<Code, Counter>::default();
+        let refusals = Family::<CodeLabel, Counter>::default();
         registry.register("refusals", "Refused placements by reason code", refusals.clone());
-        let conflicts = Family::<Code, Counter>::default();
+        let conflicts = Family::<CodeLabel, Counter>::default();
         let help = "Plans that others made void, by reason code";
         registry.register("conflicts", help, conflicts.clone());
-        let permits = Family::<Ended, Counter>::default();
+        let permits = Family::<OutcomeLabel, Counter>::default();
         let help = "Requests for permits by how they ended: granted, held_back, repeated";
         registry.register("permits", help, permits.clone());
-        let migrations = Family::<Ended, Counter>::default();
+        let migrations = Family::<OutcomeLabel, Counter>::default();
         let help = "Migrations by the states that this server took them to";
         registry.register("migrations", help, migrations.clone());
-        let stages = Family::<Stage, Histogram>::new_with_constructor(seconds_histogram);
+        let stages = Family::<StageLabel, Histogram>::new_with_constructor(seconds_histogram);
         registry.register_with_unit(
             "decision",
             "How long decisions took, by stage: queued, planned, committed, whole",
             Unit::Seconds,
             stages.clone(),
         );
+        let loop_failures = Family::<LoopFailureLabels, Counter>::default();
+        let help = "Passes of background loops that failed, by loop and cause: error, panic";
+        registry.register("loop_failures", help, loop_failures.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {
             registry,
@@ -122,6 +151,7 @@ impl Metrics {
             permits,
             migrations,
             stages,
+            loop_failures,
             rounds,
         }
     }
@@ -135,20 +165,25 @@ impl Metrics {
             () if permit.limited_by.is_some() => "held_back",
             () => "granted",
         };
-        self.permits.get_or_create(&Ended { outcome }).inc();
+        self.permits.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Counts a step of a migration.
     pub fn migration(&self, outcome: &'static str) {
-        self.migrations.get_or_create(&Ended { outcome }).inc();
+        self.migrations.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    /// A loop did its round.
+    /// Records that a loop completed a pass.
     pub fn loop_ran(&self, name: &'static str) {
         let at = u64::try_from(now().as_second()).unwrap_or(0);
         if let Some(round) = self.rounds.get(name) {
             round.store(at, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a pass that failed.
+    pub fn loop_failed(&self, name: &'static str, cause: LoopFailure) {
+        self.loop_failures.get_or_create(&LoopFailureLabels { r#loop: name, cause }).inc();
     }
 
     /// Counts a placement that was decided: how it ended, the code it was refused with, and how many
@@ -161,24 +196,24 @@ impl Metrics {
         took: Duration,
     ) {
         self.instances.inc_by(u64::try_from(instances).unwrap_or(0));
-        self.placements.get_or_create(&Ended { outcome }).inc();
+        self.placements.get_or_create(&OutcomeLabel { outcome }).inc();
         if let Some(code) = code {
-            self.refusals.get_or_create(&Code { code: code.to_owned() }).inc();
+            self.refusals.get_or_create(&CodeLabel { code: code.to_owned() }).inc();
         }
         self.stage("whole", took);
     }
 
     /// Others made a plan void.
     pub fn conflict(&self, code: &'static str) {
-        self.conflicts.get_or_create(&Code { code: code.to_owned() }).inc();
+        self.conflicts.get_or_create(&CodeLabel { code: code.to_owned() }).inc();
     }
 
     /// Part of a decision took so long.
     pub fn stage(&self, stage: &'static str, took: Duration) {
-        self.stages.get_or_create(&Stage { stage }).observe(took.as_secs_f64());
+        self.stages.get_or_create(&StageLabel { stage }).observe(took.as_secs_f64());
     }
 
-    /// When each loop last did its round, in whole seconds; zero before the first.
+    /// When each loop last completed a pass, in whole seconds; zero before the first.
     #[must_use]
     pub fn rounds(&self) -> BTreeMap<&'static str, u64> {
         self.rounds.iter().map(|(name, at)| (*name, at.load(Ordering::Relaxed))).collect()
@@ -189,9 +224,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = encode(&mut text, &self.registry);
-        let end = text.trim_end().strip_suffix("# EOF").map_or(text.len(), str::len);
-        text.truncate(end);
+        let _ = encode_registry(&mut text, &self.registry);
         text
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Settings that handlers and loops read anew each time.
+/// Settings that handlers and loops read each time they need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How often agents are asked to give a sign of life.

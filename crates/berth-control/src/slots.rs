@@ -1,6 +1,6 @@
 //! Which slots of which workloads are taken: by claims, and by our own plans in flight.
 //!
-//! It proposes the lowest free seat. Whether a seat is free is decided by the ledger, in the same
+//! It proposes the lowest free slot. Whether a slot is free is decided by the ledger, in the same
 //! commit as the claim.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ struct Rule {
 #[derive(Default)]
 pub struct Slots {
     rules: FxHashMap<WorkloadKey, Rule>,
-    /// How many sit in each seat: more than one while it is handed over.
+    /// How many instances have each slot: more than one while it is handed over.
     taken: FxHashMap<WorkloadKey, BTreeMap<Slot, u32>>,
     of: FxHashMap<InstanceId, (WorkloadKey, Slot)>,
 }
@@ -45,21 +45,21 @@ impl Slots {
         self.rules.remove(&(tenant.clone(), name.clone()));
     }
 
-    /// An instance sits in a seat.
-    pub fn take(&mut self, id: InstanceId, key: WorkloadKey, seat: Slot) {
+    /// Records that an instance has a slot.
+    pub fn take(&mut self, id: InstanceId, key: WorkloadKey, slot: Slot) {
         self.free(id);
-        *self.taken.entry(key.clone()).or_default().entry(seat).or_default() += 1;
-        self.of.insert(id, (key, seat));
+        *self.taken.entry(key.clone()).or_default().entry(slot).or_default() += 1;
+        self.of.insert(id, (key, slot));
     }
 
-    /// An instance sits nowhere any more.
+    /// Records that an instance has no slot any more.
     pub fn free(&mut self, id: InstanceId) {
-        let Some((key, seat)) = self.of.remove(&id) else { return };
+        let Some((key, slot)) = self.of.remove(&id) else { return };
         let Some(slots) = self.taken.get_mut(&key) else { return };
-        if let Some(count) = slots.get_mut(&seat) {
+        if let Some(count) = slots.get_mut(&slot) {
             *count -= 1;
             if *count == 0 {
-                slots.remove(&seat);
+                slots.remove(&slot);
             }
         }
         if slots.is_empty() {
@@ -67,14 +67,14 @@ impl Slots {
         }
     }
 
-    /// Whether an instance has a seat.
+    /// Whether an instance has a slot.
     #[must_use]
     pub fn has(&self, id: InstanceId) -> bool {
         self.of.contains_key(&id)
     }
 
-    /// The lowest free seat of a workload, except those denied, and the kind of capacity it is;
-    /// absent when there is no such workload. An instance that asks for a kind itself gets a seat
+    /// The lowest free slot of a workload, except those denied, and the kind of capacity it is;
+    /// absent when there is no such workload. An instance that asks for a kind itself gets a slot
     /// of that kind while there is one.
     #[must_use]
     pub fn lowest(
@@ -87,8 +87,8 @@ impl Slots {
         let revision = rule.revision;
         let taken = self.taken.get(key);
         let is_free = |slot: i64| {
-            let seat = Slot { revision, slot };
-            !denied.contains(&seat) && taken.is_none_or(|taken| !taken.contains_key(&seat))
+            let found = Slot { revision, slot };
+            !denied.contains(&found) && taken.is_none_or(|taken| !taken.contains_key(&found))
         };
         let lowest = |from: i64| (from..).find(|slot| is_free(*slot)).unwrap_or(from);
         let first_spot =
@@ -124,41 +124,41 @@ mod tests {
         (Text::from("acme"), Text::from("web"))
     }
 
-    fn seat(slot: i64) -> Slot {
+    fn slot_of(slot: i64) -> Slot {
         Slot { revision: 3, slot }
     }
 
     #[test]
-    fn the_lowest_free_seat_is_given_and_its_kind_is_by_its_number() {
+    fn the_lowest_free_slot_is_assigned_and_its_number_decides_its_class() {
         let mut slots = web(2);
         for (slot, id) in [(0, 1), (1, 2)] {
             let on_demand = Some(CapacityType::OnDemand);
-            assert_eq!(slots.lowest(&key(), None, &[]), Some((seat(slot), on_demand)));
-            slots.take(InstanceId::from_u128(id), key(), seat(slot));
+            assert_eq!(slots.lowest(&key(), None, &[]), Some((slot_of(slot), on_demand)));
+            slots.take(InstanceId::from_u128(id), key(), slot_of(slot));
         }
-        assert_eq!(slots.lowest(&key(), None, &[]), Some((seat(2), Some(CapacityType::Spot))));
+        assert_eq!(slots.lowest(&key(), None, &[]), Some((slot_of(2), Some(CapacityType::Spot))));
         slots.free(InstanceId::from_u128(1));
-        let again = Some((seat(0), Some(CapacityType::OnDemand)));
+        let again = Some((slot_of(0), Some(CapacityType::OnDemand)));
         assert_eq!(slots.lowest(&key(), None, &[]), again);
-        assert_eq!(slots.lowest(&key(), None, &[seat(0)]).map(|it| it.0), Some(seat(2)));
+        assert_eq!(slots.lowest(&key(), None, &[slot_of(0)]).map(|it| it.0), Some(slot_of(2)));
     }
 
     #[test]
-    fn a_seat_that_is_handed_over_is_free_only_when_both_have_gone() {
+    fn a_slot_that_is_handed_over_is_free_only_when_both_have_gone() {
         let mut slots = web(1);
-        slots.take(InstanceId::from_u128(1), key(), seat(0));
-        slots.take(InstanceId::from_u128(2), key(), seat(0));
+        slots.take(InstanceId::from_u128(1), key(), slot_of(0));
+        slots.take(InstanceId::from_u128(2), key(), slot_of(0));
         slots.free(InstanceId::from_u128(2));
-        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(1)));
+        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(slot_of(1)));
         slots.free(InstanceId::from_u128(1));
-        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(seat(0)));
+        assert_eq!(slots.lowest(&key(), None, &[]).map(|it| it.0), Some(slot_of(0)));
     }
 
     #[test]
-    fn an_instance_that_asks_for_spot_itself_sits_among_the_spot_ones() {
+    fn an_instance_that_asks_for_spot_itself_gets_a_spot_slot() {
         let slots = web(2);
         let found = slots.lowest(&key(), Some(CapacityType::Spot), &[]);
-        assert_eq!(found.map(|it| it.0), Some(seat(2)));
+        assert_eq!(found.map(|it| it.0), Some(slot_of(2)));
         let other = (Text::from("acme"), Text::from("api"));
         assert_eq!(slots.lowest(&other, None, &[]), None);
     }

@@ -2,30 +2,29 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use berth_engine::Policy;
-use berth_ledger::{Backend, Expect, Ledger, Op, Outcome, Text};
-use tokio_util::sync::CancellationToken;
+use berth_ledger::{Backend, Ledger, Op, Outcome};
 
 use crate::catalog::{Catalog, LocalityKey};
-use crate::clock::now;
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, Lifecycle};
 use crate::documents::{self, DocumentChange, DocumentFollower};
-use crate::elastic;
+use crate::elastic::ReserveReconciler;
 use crate::error::StartError;
 use crate::feed::Feed;
-use crate::liveness;
-use crate::maintenance::{MaintenanceConfig, MaintenanceWorker};
+use crate::liveness::{HeartbeatWriter, LivenessMonitor};
+use crate::loop_runner::{self, BackgroundLoop};
+use crate::maintenance::{MaintenanceConfig, MaintenanceLoop};
 use crate::metrics::Metrics;
-use crate::moves::drain::{self, Drains};
-use crate::moves::migration::{self, Migrations};
-use crate::moves::volume::{self, VolumeMoves};
-use crate::moves::{evacuation, relief};
+use crate::moves::drain::DrainReconciler;
+use crate::moves::evacuation::EvacuationChecker;
+use crate::moves::migration::MigrationDriver;
+use crate::moves::relief::ReliefReconciler;
+use crate::moves::volume::VolumeMoveDriver;
 use crate::placer::{Placer, PlacerOptions};
-use crate::queue;
+use crate::queue::TicketGranter;
 use crate::settings::Settings;
-use crate::state::{Degradations, Heartbeats, PermitCache, PermitSigner, Queue};
-use crate::workloads;
+use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, load_secret};
+use crate::workloads::WorkloadReconciler;
 
 /// How a control plane is started.
 pub struct ControlOptions {
@@ -35,7 +34,7 @@ pub struct ControlOptions {
     pub placer: PlacerOptions,
     /// What can change while it runs.
     pub settings: Settings,
-    /// What any server does beside placing.
+    /// How often maintenance is done, and what is kept.
     pub maintenance: MaintenanceConfig,
     /// Caches of documents beyond the control plane's own.
     pub followers: Vec<Arc<dyn DocumentFollower>>,
@@ -69,33 +68,18 @@ impl ControlPlane {
         let placer = Placer::start(options.backend, &options.placer)?;
         let ledger = placer.ledger().clone();
         store_first_policy(&ledger, &options.placer.policy)?;
-        let locality = locality_key(&ledger)?;
-        let counted = Arc::clone(&metrics);
-        let round = move || counted.loop_ran("maintenance");
-        let maintenance = Arc::new(ArcSwap::from_pointee(options.maintenance));
-        let maintenance_worker =
-            MaintenanceWorker::start_with(ledger.clone(), Arc::clone(&maintenance), round)?;
         let control = Arc::new(Self {
+            catalog,
             feed: Feed::start(ledger.clone())?,
             queue: Queue::default(),
-            placer,
-            catalog,
-            heartbeats: Heartbeats::default(),
-            settings: ArcSwap::from_pointee(options.settings),
-            maintenance,
-            metrics,
-            drains: Drains::default(),
-            volume_moves: VolumeMoves::default(),
-            migrations: Arc::new(Migrations::default()),
-            permit_cache: PermitCache::default(),
-            permit_signer: PermitSigner::load(&ledger)?,
-            evacuations: crate::moves::evacuation::Evacuations::default(),
+            moves: MoveRecords::default(),
             degraded: Degradations::default(),
-            listening_since: std::sync::atomic::AtomicI64::new(now().as_second()),
-            mostly_silent: std::sync::atomic::AtomicBool::new(false),
-            locality,
-            draining: CancellationToken::new(),
-            stopping: CancellationToken::new(),
+            permits: Permits::load(&ledger)?,
+            lifecycle: Lifecycle::new(options.settings, options.maintenance),
+            placer,
+            liveness: NodeLiveness::new(),
+            metrics,
+            locality: LocalityKey::new(load_secret(&ledger, "locality")?),
             ledger,
         });
         let mut followers = options.followers;
@@ -103,17 +87,8 @@ impl ControlPlane {
         for follower in &followers {
             follower.refresh_all(&control.ledger)?;
         }
-        tokio::spawn(liveness::keep_writing_heartbeats(Arc::clone(&control)));
-        tokio::spawn(liveness::keep_watching(Arc::clone(&control)));
-        tokio::spawn(queue::keep_granting(Arc::clone(&control)));
-        tokio::spawn(drain::run(Arc::clone(&control)));
-        tokio::spawn(volume::run(Arc::clone(&control)));
-        tokio::spawn(migration::run(Arc::clone(&control)));
-        tokio::spawn(relief::run(Arc::clone(&control)));
-        tokio::spawn(elastic::keep_reserves(Arc::clone(&control)));
-        tokio::spawn(workloads::keep_running(Arc::clone(&control)));
-        tokio::spawn(evacuation::run(Arc::clone(&control)));
-        let (changed, stopping) = (Arc::downgrade(&control), control.stopping.clone());
+        control.start_loops();
+        let (changed, stopping) = (Arc::downgrade(&control), control.lifecycle.stopping().clone());
         let applied = move |change: &DocumentChange| {
             if let Some(control) = changed.upgrade() {
                 control.document_changed(change);
@@ -121,8 +96,29 @@ impl ControlPlane {
         };
         let ledger = control.ledger.clone();
         tokio::spawn(documents::sync(ledger, followers, documents, applied, stopping));
-        tokio::spawn(run_maintenance(Arc::clone(&control), maintenance_worker));
         Ok(control)
+    }
+
+    fn start_loops(self: &Arc<Self>) {
+        self.start_loop(HeartbeatWriter(Arc::clone(self)));
+        self.start_loop(LivenessMonitor::new(Arc::clone(self)));
+        self.start_loop(TicketGranter(Arc::clone(self)));
+        self.start_loop(DrainReconciler::new(Arc::clone(self)));
+        self.start_loop(VolumeMoveDriver(Arc::clone(self)));
+        self.start_loop(MigrationDriver(Arc::clone(self)));
+        self.start_loop(ReliefReconciler(Arc::clone(self)));
+        self.start_loop(ReserveReconciler(Arc::clone(self)));
+        self.start_loop(WorkloadReconciler::new(Arc::clone(self)));
+        self.start_loop(EvacuationChecker::new(Arc::clone(self)));
+        self.start_loop(MaintenanceLoop::new(
+            self.ledger.clone(),
+            Arc::clone(&self.lifecycle.maintenance),
+        ));
+    }
+
+    fn start_loop(&self, work: impl BackgroundLoop) {
+        let (metrics, stopping) = (Arc::clone(&self.metrics), self.lifecycle.stopping().clone());
+        tokio::spawn(loop_runner::run(work, metrics, stopping));
     }
 }
 
@@ -137,30 +133,4 @@ fn store_first_policy(ledger: &Ledger, policy: &Policy) -> Result<(), StartError
         Outcome::Impossible(why) => Err(StartError::Stored(why)),
         Outcome::Done | Outcome::Unchanged | Outcome::Stale { .. } => Ok(()),
     }
-}
-
-/// The key that all servers of a ledger make marks of places with; the first to come makes it.
-fn locality_key(ledger: &Ledger) -> Result<LocalityKey, StartError> {
-    const KIND: &str = "secret";
-    const ID: &str = "locality";
-    let wrong = |why: String| StartError::Stored(format!("the key of localities: {why}"));
-    loop {
-        if let Some(document) = ledger.document(KIND, ID)? {
-            let bytes: [u8; 32] =
-                serde_json::from_str(&document.body).map_err(|error| wrong(error.to_string()))?;
-            return Ok(LocalityKey::new(bytes));
-        }
-        let mut bytes = [0_u8; 32];
-        getrandom::fill(&mut bytes).map_err(|error| wrong(error.to_string()))?;
-        let body = serde_json::to_string(&bytes).map_err(|error| wrong(error.to_string()))?;
-        let (kind, id) = (Text::from(KIND), Text::from(ID));
-        // Another server may be first; then its key is read.
-        ledger.administer(Op::PutDocument { kind, id, body, expect: Expect::Absent })?;
-    }
-}
-
-/// Keeps the maintenance_worker until the server stops.
-async fn run_maintenance(control: Arc<ControlPlane>, maintenance_worker: MaintenanceWorker) {
-    control.stopping.cancelled().await;
-    let _ = tokio::task::spawn_blocking(move || drop(maintenance_worker)).await;
 }

@@ -78,13 +78,13 @@ fn known(notes: &Notes, id: &str) -> Option<String> {
 }
 
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..1200 {
         if holds() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("after 30 s, it is still not so that {what}");
+    panic!("after a minute, it is still not so that {what}");
 }
 
 #[tokio::test]

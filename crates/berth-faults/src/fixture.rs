@@ -119,7 +119,7 @@ impl Fixture {
         let Self::Postgres(server) = self else { return Ok(()) };
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'berth'";
         let left = || server.psql(sessions).is_ok_and(|count| count == "0");
-        if !wait_until(Duration::from_secs(30), left) {
+        if !wait_until(Duration::from_secs(90), left) {
             bail!("sessions of a killed process are still there");
         }
         Ok(())

@@ -38,7 +38,7 @@ fn cut_during<T: Send>(proxy: &Proxy, act: impl FnOnce() -> T + Send) -> T {
         let (sender, receiver) = mpsc::channel();
         proxy.swallow_next_commit();
         scope.spawn(move || sender.send(act()).unwrap());
-        assert!(wait_until(Duration::from_secs(10), || proxy.swallows()), "nothing was committed");
+        assert!(wait_until(Duration::from_secs(60), || proxy.swallows()), "nothing was committed");
         // Enough for the server to have done it.
         std::thread::sleep(Duration::from_millis(60));
         proxy.cut();
@@ -144,7 +144,7 @@ fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
             assert!(matches!(answer, PlaceAnswer::Granted(_)), "try {number}: {answer:?}");
         }
         let id = InstanceId::from_u128(number);
-        let agreed = wait_until(Duration::from_secs(5), || agree(&placer, id).is_ok());
+        let agreed = wait_until(Duration::from_secs(60), || agree(&placer, id).is_ok());
         assert!(agreed, "try {number}, lost {was_lost}: {:?}", agree(&placer, id));
         if lost == [2, 2] {
             break;

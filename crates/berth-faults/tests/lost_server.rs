@@ -51,7 +51,7 @@ fn everyone_gets_on(history: &Mutex<History>) {
             now.get(&thread).is_some_and(|now| *now >= then + PROGRESS)
         })
     };
-    let well = wait_until(Duration::from_secs(40), got_on);
+    let well = wait_until(Duration::from_secs(90), got_on);
     assert!(well, "service did not resume: {:?}", held(history).last_failure);
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
@@ -67,7 +67,7 @@ impl Api {
         if attributes.operation == Operation::Delete {
             return Ok(admitted);
         }
-        let mut admitted = schema::normalise(&attributes.resource, admitted)?;
+        let mut admitted = schema::normalize(&attributes.resource, admitted)?;
         defaults::apply(&attributes.resource, &mut admitted);
         if attributes.operation == Operation::Create && attributes.subresource.is_empty() {
             self.builtin(&attributes.resource, &mut admitted)?;

@@ -65,7 +65,7 @@ impl Writer {
 
 /// The result of a write.
 #[derive(Clone, Debug)]
-pub(crate) struct Done {
+pub(crate) struct WriteResult {
     pub(crate) code: u16,
     pub(crate) object: Arc<Object>,
     pub(crate) warnings: Vec<String>,
@@ -106,11 +106,11 @@ impl Api {
     }
 
     /// The table for a word of a person: `Pod`, `pods`, `deployments.apps`.
-    pub(crate) fn table_called(&self, word: &str) -> Result<TableId, Failure> {
+    pub(crate) fn table_by_name(&self, word: &str) -> Result<TableId, Failure> {
         let store = self.store();
         store
             .resources()
-            .find(|(_, resource)| resource.is_called(word))
+            .find(|(_, resource)| resource.has_name(word))
             .map(|(id, _)| id)
             .ok_or_else(Failure::no_such_path)
     }
@@ -136,8 +136,8 @@ impl Api {
     pub(crate) fn get(&self, id: TableId, key: &Key) -> Result<Arc<Object>, Failure> {
         let store = self.store();
         let resource = &store.table(id).resource;
-        let found = store.get(store.home(id), key);
+        let found = store.get(store.backing_table(id), key);
         let found = found.ok_or_else(|| Failure::not_found(resource, &key.name))?;
-        Ok(crate::view::shown(resource, found))
+        Ok(crate::view::as_resource(resource, found))
     }
 }

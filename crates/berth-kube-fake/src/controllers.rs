@@ -27,45 +27,49 @@ const TICK: Duration = Duration::from_millis(20);
 const BATCH: usize = 4096;
 
 /// A change of an object.
-struct Notice {
+struct ObjectChange {
     object: Arc<Object>,
     before: Option<Arc<Object>>,
     gone: bool,
 }
 
 /// Follows one table. After a loss of history, everything is reported again.
-struct Follower {
+struct TableFollower {
     api: Arc<Api>,
     id: TableId,
     seen: Option<u64>,
 }
 
-impl Follower {
+impl TableFollower {
     fn new(api: &Arc<Api>, group: &str, plural: &str) -> Option<Self> {
         let id = api.table(group, plural).ok()?;
         Some(Self { api: Arc::clone(api), id, seen: None })
     }
 
     /// The changes since the last call; at first, all existing objects.
-    fn news(&mut self) -> Vec<Notice> {
+    fn take_changes(&mut self) -> Vec<ObjectChange> {
         let store = self.api.store();
         let events = self.seen.and_then(|seen| store.events_after(self.id, seen, BATCH).ok());
         let Some(events) = events else {
             self.seen = Some(store.version());
             return store
                 .iter(self.id, None)
-                .map(|(_, object)| Notice { object: Arc::clone(object), before: None, gone: false })
+                .map(|(_, object)| ObjectChange {
+                    object: Arc::clone(object),
+                    before: None,
+                    gone: false,
+                })
                 .collect();
         };
         if let Some(last) = events.last() {
             self.seen = Some(last.version);
         }
-        let notice = |event: &Arc<crate::store::Event>| Notice {
+        let event = |event: &Arc<crate::store::Event>| ObjectChange {
             object: Arc::clone(&event.object),
             before: event.before.clone(),
             gone: event.change == Change::Deleted,
         };
-        events.iter().map(notice).collect()
+        events.iter().map(event).collect()
     }
 }
 

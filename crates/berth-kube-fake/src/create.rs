@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::admission::{Attributes, Operation};
-use crate::api::{Api, Done, Writer};
+use crate::api::{Api, WriteResult, Writer};
 use crate::failure::{Cause, Failure};
 use crate::object::{self, Key, Object};
 use crate::resource::Resource;
@@ -26,7 +26,7 @@ pub(crate) fn system_fields(mut value: Value) -> Value {
 }
 
 /// Sets the namespace of the path, or rejects a different one.
-pub(crate) fn place(
+pub(crate) fn set_namespace(
     resource: &Resource,
     namespace: Option<&str>,
     value: &mut Value,
@@ -61,7 +61,7 @@ pub(crate) fn place(
 
 impl Api {
     /// Creates the objects that every cluster has from the start.
-    pub(crate) fn populate(&self) -> Result<(), Failure> {
+    pub(crate) fn create_initial_objects(&self) -> Result<(), Failure> {
         let mut store = self.store();
         let namespaces = store.find("", "namespaces").ok_or_else(Failure::no_such_path)?;
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
@@ -95,11 +95,11 @@ impl Api {
         id: TableId,
         namespace: Option<&str>,
         value: Value,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WriteResult, Failure> {
         let resource = self.resource(id);
         schema::check_kind(&resource, &value)?;
-        let mut value = schema::normalise(&resource, value)?;
-        place(&resource, namespace, &mut value)?;
+        let mut value = schema::normalize(&resource, value)?;
+        set_namespace(&resource, namespace, &mut value)?;
         if !object::text(&value, "resourceVersion").is_empty() {
             let text = "resourceVersion should not be set on objects to be created";
             return Err(Failure::bad_request(text));
@@ -118,7 +118,7 @@ impl Api {
         let value = self.admit(writer, &attributes, value, None, &mut warnings).await?;
         let value = self.complete(&resource, value)?;
         let object = self.store_new(writer, id, &resource, value)?;
-        Ok(Done { code: 201, object, warnings })
+        Ok(WriteResult { code: 201, object, warnings })
     }
 
     fn complete(&self, resource: &Resource, value: Value) -> Result<Value, Failure> {
@@ -193,7 +193,7 @@ impl Api {
         let base = object::text(&value, "generateName").to_owned();
         let (home, stored_as) = {
             let store = self.store();
-            let home = store.home(id);
+            let home = store.backing_table(id);
             (home, Arc::clone(&store.table(home).resource))
         };
         let mut value = view::stored(resource, &stored_as, value);
@@ -210,7 +210,7 @@ impl Api {
             self.admission.check_quota(&store, resource, &value, writer.dry_run)?;
             if writer.dry_run {
                 let imagined = Arc::new(Object::new(stored_as, value, 0));
-                return Ok(view::shown(resource, &imagined));
+                return Ok(view::as_resource(resource, &imagined));
             }
             let new = store.put(home, value);
             if resource.kind == "CustomResourceDefinition"
@@ -218,7 +218,7 @@ impl Api {
             {
                 store.add_table(Arc::new(defined));
             }
-            return Ok(view::shown(resource, &new));
+            return Ok(view::as_resource(resource, &new));
         }
         Err(Failure::already_exists(resource, object::name(&value)))
     }

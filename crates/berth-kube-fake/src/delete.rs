@@ -68,14 +68,14 @@ impl DeleteOptions {
 
 /// The result of a deletion.
 #[derive(Debug)]
-pub(crate) enum Deleted {
+pub(crate) enum DeleteOutcome {
     /// The object is gone.
     Gone(Arc<Object>),
     /// It waits for its grace period or its finalizers.
     Waiting(Arc<Object>),
 }
 
-impl Deleted {
+impl DeleteOutcome {
     pub(crate) fn object(&self) -> &Arc<Object> {
         match self {
             Self::Gone(object) | Self::Waiting(object) => object,
@@ -105,7 +105,7 @@ impl Api {
         id: TableId,
         key: &Key,
         options: &DeleteOptions,
-    ) -> Result<Deleted, Failure> {
+    ) -> Result<DeleteOutcome, Failure> {
         let resource = self.resource(id);
         let old = self.get(id, key)?;
         options.check(&resource, &old.value)?;
@@ -119,7 +119,7 @@ impl Api {
         };
         self.admit(writer, &attributes, Value::Null, Some(&old.value), &mut Vec::new()).await?;
         let mut store = self.store();
-        let home = store.home(id);
+        let home = store.backing_table(id);
         delete_in(&mut store, home, key, options, writer.dry_run)
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn delete_in(
     key: &Key,
     options: &DeleteOptions,
     dry_run: bool,
-) -> Result<Deleted, Failure> {
+) -> Result<DeleteOutcome, Failure> {
     let resource = Arc::clone(&store.table(id).resource);
     let old =
         store.get(id, key).cloned().ok_or_else(|| Failure::not_found(&resource, &key.name))?;
@@ -145,20 +145,20 @@ pub(crate) fn delete_in(
     let held = !object::finalizers(&new).is_empty() || is_namespace;
     if dry_run {
         let gone = grace_s == 0 && !held;
-        return Ok(if gone { Deleted::Gone(old) } else { Deleted::Waiting(old) });
+        return Ok(if gone { DeleteOutcome::Gone(old) } else { DeleteOutcome::Waiting(old) });
     }
     if grace_s == 0 && !held {
-        orphan(store, &old.value, options);
+        orphan_dependents(store, &old.value, options);
         let last = store.remove(id, key).unwrap_or(old);
         if resource.kind == "CustomResourceDefinition" {
             stop_serving(store, &last.value);
         }
-        return Ok(Deleted::Gone(last));
+        return Ok(DeleteOutcome::Gone(last));
     }
     if object::is_terminating(&old.value) {
         let already_s = old.value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         if grace_s >= already_s {
-            return Ok(Deleted::Waiting(old));
+            return Ok(DeleteOutcome::Waiting(old));
         }
     } else {
         let generation = new["metadata"]["generation"].as_i64();
@@ -166,13 +166,13 @@ pub(crate) fn delete_in(
             new["metadata"]["generation"] = json!(generation + 1);
         }
     }
-    orphan(store, &old.value, options);
+    orphan_dependents(store, &old.value, options);
     new["metadata"]["deletionTimestamp"] = json!(object::after(grace_s));
     new["metadata"]["deletionGracePeriodSeconds"] = json!(grace_s);
     if is_namespace {
         new["status"]["phase"] = json!("Terminating");
     }
-    Ok(Deleted::Waiting(store.put(id, new)))
+    Ok(DeleteOutcome::Waiting(store.put(id, new)))
 }
 
 fn add_finalizer(value: &mut Value, finalizer: &str) {
@@ -184,12 +184,12 @@ fn add_finalizer(value: &mut Value, finalizer: &str) {
 }
 
 /// Removes the owner reference from dependents that are to be orphaned.
-fn orphan(store: &mut Store, owner: &Value, options: &DeleteOptions) {
+fn orphan_dependents(store: &mut Store, owner: &Value, options: &DeleteOptions) {
     if options.propagation.as_deref() != Some("Orphan") {
         return;
     }
     let uid = object::uid(owner).to_owned();
-    for (id, key) in store.owned_places(&uid) {
+    for (id, key) in store.dependents(&uid) {
         let Some(dependant) = store.get(id, &key) else { continue };
         let mut value = dependant.value.clone();
         if let Some(owners) = value["metadata"]["ownerReferences"].as_array_mut() {

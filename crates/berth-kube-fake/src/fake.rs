@@ -8,15 +8,15 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::admission_state::AdmissionCall;
-use crate::api::{Api, Done, User, Writer};
+use crate::api::{Api, User, WriteResult, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
 use crate::object::{self, Key, Object};
 use crate::options::{AuditEntry, Faults, Options};
 use crate::patch::Patch;
 use crate::server::{self, Identity, StartError};
-use crate::store::{Binding, Departure, TableId, lock};
-use crate::update::Part;
+use crate::store::{Binding, DeletedPod, TableId, lock};
+use crate::update::ObjectPart;
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +35,8 @@ impl Deref for Reply {
     }
 }
 
-impl From<Done> for Reply {
-    fn from(done: Done) -> Self {
+impl From<WriteResult> for Reply {
+    fn from(done: WriteResult) -> Self {
         Self { object: done.object.value.clone(), warnings: done.warnings }
     }
 }
@@ -67,7 +67,7 @@ impl FakeApi {
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let identity = if options.tls { Some(Identity::make()?) } else { None };
         let api = Arc::new(Api::new(options));
-        api.populate()?;
+        api.create_initial_objects()?;
         let (listener, address) = server::listen().await?;
         tokio::spawn(server::serve(Arc::clone(&api), listener, identity.clone()));
         crate::controllers::start(&api);
@@ -118,8 +118,8 @@ impl FakeApi {
         self.api.stop.cancel();
     }
 
-    fn place(&self, kind: &str, namespace: &str, name: &str) -> Result<(TableId, Key), Failure> {
-        Ok((self.api.table_called(kind)?, Key::new(namespace, name)))
+    fn locate(&self, kind: &str, namespace: &str, name: &str) -> Result<(TableId, Key), Failure> {
+        Ok((self.api.table_by_name(kind)?, Key::new(namespace, name)))
     }
 
     /// Creates an object, as `kubectl create` does; by default in the namespace `default`.
@@ -169,37 +169,40 @@ impl FakeApi {
     /// An object, if it exists. `kind` is `Pod`, `pods` or `deployments.apps`.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        let (id, key) = self.place(kind, namespace, name).ok()?;
+        let (id, key) = self.locate(kind, namespace, name).ok()?;
         self.api.get(id, &key).ok().map(|object| object.value.clone())
     }
 
     /// All objects of a kind, ordered by namespace and name.
     #[must_use]
     pub fn list(&self, kind: &str) -> Vec<Value> {
-        let Ok(id) = self.api.table_called(kind) else { return Vec::new() };
+        let Ok(id) = self.api.table_by_name(kind) else { return Vec::new() };
         let resource = self.api.resource(id);
         let objects: Vec<_> = {
             let store = self.api.store();
-            let home = store.home(id);
+            let home = store.backing_table(id);
             store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect()
         };
-        objects.iter().map(|object| crate::view::shown(&resource, object).value.clone()).collect()
+        objects
+            .iter()
+            .map(|object| crate::view::as_resource(&resource, object).value.clone())
+            .collect()
     }
 
     /// The number of objects of a kind.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
-        let Ok(id) = self.api.table_called(kind) else { return 0 };
+        let Ok(id) = self.api.table_by_name(kind) else { return 0 };
         self.api.store().len(id)
     }
 
     /// The number of objects of a kind that match. Copies nothing, so it can be called often.
     #[must_use]
     pub fn count_where(&self, kind: &str, is_so: impl Fn(&Value) -> bool) -> usize {
-        let Ok(id) = self.api.table_called(kind) else { return 0 };
+        let Ok(id) = self.api.table_by_name(kind) else { return 0 };
         let objects: Vec<_> = {
             let store = self.api.store();
-            let home = store.home(id);
+            let home = store.backing_table(id);
             store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect()
         };
         objects.iter().filter(|object| is_so(&object.value)).count()
@@ -211,7 +214,7 @@ impl FakeApi {
     ///
     /// When the server rejects it.
     pub async fn update(&self, value: Value) -> Result<Reply, Failure> {
-        self.replace(value, Part::Main).await
+        self.replace(value, ObjectPart::Main).await
     }
 
     /// Replaces an object's status, as its controller does.
@@ -220,10 +223,10 @@ impl FakeApi {
     ///
     /// When the server rejects it.
     pub async fn update_status(&self, value: Value) -> Result<Reply, Failure> {
-        self.replace(value, Part::Status).await
+        self.replace(value, ObjectPart::Status).await
     }
 
-    async fn replace(&self, value: Value, part: Part) -> Result<Reply, Failure> {
+    async fn replace(&self, value: Value, part: ObjectPart) -> Result<Reply, Failure> {
         let id = self.api.table_of(&value)?;
         let key = Key::of(&value);
         self.api.replace(&operator(), id, &key, part, value).await.map(Reply::from)
@@ -241,9 +244,7 @@ impl FakeApi {
         name: &str,
         fields: Value,
     ) -> Result<Reply, Failure> {
-        let (id, key) = self.place(kind, namespace, name)?;
-        let patch = Patch::Merge(fields);
-        self.api.patch(&operator(), id, &key, Part::Main, &patch).await.map(Reply::from)
+        self.merge_part((kind, namespace, name), ObjectPart::Main, fields).await
     }
 
     /// Merges fields into an object through its status subresource: `{ "status": … }`.
@@ -258,9 +259,18 @@ impl FakeApi {
         name: &str,
         fields: Value,
     ) -> Result<Reply, Failure> {
-        let (id, key) = self.place(kind, namespace, name)?;
+        self.merge_part((kind, namespace, name), ObjectPart::Status, fields).await
+    }
+
+    async fn merge_part(
+        &self,
+        (kind, namespace, name): (&str, &str, &str),
+        part: ObjectPart,
+        fields: Value,
+    ) -> Result<Reply, Failure> {
+        let (id, key) = self.locate(kind, namespace, name)?;
         let patch = Patch::Merge(fields);
-        self.api.patch(&operator(), id, &key, Part::Status, &patch).await.map(Reply::from)
+        self.api.patch(&operator(), id, &key, part, &patch).await.map(Reply::from)
     }
 
     /// Deletes an object with its own grace period.
@@ -284,7 +294,7 @@ impl FakeApi {
         name: &str,
         options: Value,
     ) -> Result<(), Failure> {
-        let (id, key) = self.place(kind, namespace, name)?;
+        let (id, key) = self.locate(kind, namespace, name)?;
         let options = DeleteOptions::read(&options)?;
         self.api.delete(&operator(), id, &key, &options).await.map(drop)
     }
@@ -343,10 +353,10 @@ impl FakeApi {
 
     /// All pods that were deleted, in order.
     #[must_use]
-    pub fn departures(&self) -> Vec<Departure> {
-        let gone = self.api.store().departures.clone();
-        let departure = |it: &Arc<Object>| Departure { pod: it.value.clone(), seq: it.version };
-        gone.iter().map(departure).collect()
+    pub fn deleted_pods(&self) -> Vec<DeletedPod> {
+        let gone = self.api.store().deleted_pods.clone();
+        let deleted = |it: &Arc<Object>| DeletedPod { pod: it.value.clone(), seq: it.version };
+        gone.iter().map(deleted).collect()
     }
 
     /// All calls of webhooks so far.
@@ -409,9 +419,9 @@ impl FakeApi {
         name: &str,
         change: impl Fn(&mut Value),
     ) -> Result<(), Failure> {
-        let (id, key) = self.place("pods", namespace, name)?;
+        let (id, key) = self.locate("pods", namespace, name)?;
         let writer = operator();
-        let changed = self.api.modify(&writer, id, &key, Part::Status, |old| {
+        let changed = self.api.modify(&writer, id, &key, ObjectPart::Status, |old| {
             let mut new = old.clone();
             change(&mut new);
             Ok(new)

@@ -11,12 +11,12 @@ pub(crate) fn apply(document: &Value, patch: &Value) -> Result<Value, Failure> {
     })?;
     let mut result = document.clone();
     for operation in operations {
-        one(&mut result, operation).map_err(Failure::patch_does_not_apply)?;
+        apply_operation(&mut result, operation).map_err(Failure::patch_does_not_apply)?;
     }
     Ok(result)
 }
 
-fn one(document: &mut Value, operation: &Value) -> Result<(), String> {
+fn apply_operation(document: &mut Value, operation: &Value) -> Result<(), String> {
     let text = |field: &str| operation[field].as_str();
     let path = text("path").ok_or_else(|| "an operation needs a path".to_owned())?;
     let value = || {

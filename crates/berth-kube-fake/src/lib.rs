@@ -65,4 +65,4 @@ pub use fake::{FakeApi, Reply};
 pub use options::{Account, AuditEntry, Faults, Options};
 pub use rbac::Rule;
 pub use server::StartError;
-pub use store::{Binding, Departure};
+pub use store::{Binding, DeletedPod};

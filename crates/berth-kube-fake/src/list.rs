@@ -14,7 +14,7 @@ use crate::view;
 
 /// The parameters of a list or a watch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Query {
+pub(crate) struct ListQuery {
     pub(crate) selection: Selection,
     pub(crate) limit: usize,
     pub(crate) go_on: String,
@@ -28,7 +28,7 @@ pub(crate) struct Query {
     pub(crate) metadata_only: bool,
 }
 
-impl Query {
+impl ListQuery {
     /// Rejects combinations that the API does not define.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let refuse = |field: &str, text: &str| {
@@ -126,14 +126,14 @@ impl Token {
 }
 
 /// A list, or a page of one.
-pub(crate) struct Page {
+pub(crate) struct ListPage {
     pub(crate) items: Vec<Arc<Object>>,
     pub(crate) version: u64,
     go_on: Option<String>,
     remaining: Option<usize>,
 }
 
-impl Page {
+impl ListPage {
     /// The page with only the metadata of its items.
     pub(crate) fn metadata_only(mut self) -> Self {
         self.items = self.items.iter().map(|object| view::metadata(object)).collect();
@@ -169,7 +169,7 @@ impl Page {
 
 impl Api {
     /// Handles a list request.
-    pub(crate) fn list(&self, id: TableId, query: &Query) -> Result<Page, Failure> {
+    pub(crate) fn list(&self, id: TableId, query: &ListQuery) -> Result<ListPage, Failure> {
         query.check()?;
         let (state, version, after) = self.state_for(id, query)?;
         let resource = self.resource(id);
@@ -183,7 +183,7 @@ impl Api {
         let mut rest = state.get(start..).unwrap_or_default().iter();
         let (mut more, mut last) = (false, None);
         for object in rest.by_ref() {
-            let object = view::shown(&resource, object);
+            let object = view::as_resource(&resource, object);
             if !query.selection.matches(&object.value) {
                 continue;
             }
@@ -194,7 +194,7 @@ impl Api {
             last = Some(object.key());
             items.push(object);
         }
-        let mut page = Page { items, version, go_on: None, remaining: None };
+        let mut page = ListPage { items, version, go_on: None, remaining: None };
         if more && let Some(after) = last {
             page.go_on = Some(Token { version, after }.write());
             // The real server does not count the items that a selector matches either.
@@ -203,7 +203,7 @@ impl Api {
                 page.remaining = Some(rest.filter(inside).count() + 1);
             }
             let moment = (id, query.selection.namespace.clone(), version);
-            lock(&self.snapshots).keep(moment, state);
+            lock(&self.snapshots).insert(moment, state);
         }
         Ok(page)
     }
@@ -213,14 +213,14 @@ impl Api {
     fn state_for(
         &self,
         id: TableId,
-        query: &Query,
+        query: &ListQuery,
     ) -> Result<(Arc<Vec<Arc<Object>>>, u64, Option<Key>), Failure> {
         if !query.go_on.is_empty() {
             return self.state_of_token(id, query);
         }
         let wanted = query.version()?;
         let store = self.store();
-        let home = store.home(id);
+        let home = store.backing_table(id);
         let current = store.version();
         match wanted {
             Some(version) if version > current => Err(Failure::too_large_version(version, current)),
@@ -240,7 +240,7 @@ impl Api {
     fn state_of_token(
         &self,
         id: TableId,
-        query: &Query,
+        query: &ListQuery,
     ) -> Result<(Arc<Vec<Arc<Object>>>, u64, Option<Key>), Failure> {
         let token = Token::read(&query.go_on).ok_or_else(|| {
             Failure::bad_request(
@@ -248,7 +248,7 @@ impl Api {
             )
         })?;
         let store = self.store();
-        let home = store.home(id);
+        let home = store.backing_table(id);
         if token.version == 0 {
             let all = store.iter(home, None).map(|(_, object)| Arc::clone(object)).collect();
             return Ok((Arc::new(all), store.version(), Some(token.after)));

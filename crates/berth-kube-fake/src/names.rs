@@ -21,7 +21,7 @@ pub(crate) fn random_word(length: usize) -> String {
 }
 
 /// A suffix that encodes a number, in the same characters.
-pub(crate) fn word_for(mut number: u64) -> String {
+pub(crate) fn suffix_for(mut number: u64) -> String {
     let mut word = String::new();
     for _ in 0..10 {
         let base = ALPHABET.len() as u64;

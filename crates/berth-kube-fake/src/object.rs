@@ -35,9 +35,9 @@ pub(crate) struct Object {
 }
 
 /// An object without `apiVersion` and `kind`, as in the items of a list.
-struct Bare<'a>(&'a Value);
+struct WithoutTypeMeta<'a>(&'a Value);
 
-impl Serialize for Bare<'_> {
+impl Serialize for WithoutTypeMeta<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (key, value) in self.0.as_object().into_iter().flatten() {
@@ -57,7 +57,7 @@ impl Object {
     fn bare(&self) -> &Bytes {
         self.bare.get_or_init(|| {
             // A map of strings to JSON values always encodes.
-            Bytes::from(serde_json::to_vec(&Bare(&self.value)).unwrap_or_default())
+            Bytes::from(serde_json::to_vec(&WithoutTypeMeta(&self.value)).unwrap_or_default())
         })
     }
 

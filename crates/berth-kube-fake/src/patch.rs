@@ -4,12 +4,12 @@ mod strategic;
 
 use serde_json::{Value, json};
 
-use crate::api::{Api, Done, Writer};
+use crate::api::{Api, WriteResult, Writer};
 use crate::failure::Failure;
 use crate::json_patch;
 use crate::object::Key;
 use crate::store::TableId;
-use crate::update::Part;
+use crate::update::ObjectPart;
 
 /// A patch, by its media type.
 #[derive(Clone, Debug)]
@@ -103,9 +103,9 @@ impl Api {
         writer: &Writer,
         id: TableId,
         key: &Key,
-        part: Part,
+        part: ObjectPart,
         patch: &Patch,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WriteResult, Failure> {
         let resource = self.resource(id);
         if let Patch::Apply(value) = patch {
             if writer.field_manager.as_deref().is_none_or(str::is_empty) {
@@ -114,7 +114,7 @@ impl Api {
                 return Err(Failure::invalid_kind("meta.k8s.io", "PatchOptions", "", &[cause]));
             }
             crate::schema::check_kind(&resource, value)?;
-            if self.get(id, key).is_err() && part == Part::Main {
+            if self.get(id, key).is_err() && part == ObjectPart::Main {
                 let namespace = resource.namespaced.then_some(&*key.namespace);
                 let mut value = value.clone();
                 value["metadata"]["name"] = json!(&*key.name);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const NANO: i128 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Notation {
     Decimal,
     Binary,
     Exponent,
@@ -17,7 +17,7 @@ enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantity {
     pub(crate) nanos: i128,
-    form: Form,
+    form: Notation,
 }
 
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
@@ -65,7 +65,7 @@ impl Quantity {
         if self.nanos == 0 {
             return "0".into();
         }
-        if self.form == Form::Binary && self.nanos % NANO == 0 {
+        if self.form == Notation::Binary && self.nanos % NANO == 0 {
             let mut units = self.nanos / NANO;
             let mut at = 0;
             while units % 1024 == 0 && at + 1 < BINARY.len() {
@@ -79,8 +79,8 @@ impl Quantity {
             if self.nanos % unit == 0 {
                 let count = self.nanos / unit;
                 return match (self.form, exponent) {
-                    (Form::Exponent, 0) => count.to_string(),
-                    (Form::Exponent, _) => format!("{count}e{exponent}"),
+                    (Notation::Exponent, 0) => count.to_string(),
+                    (Notation::Exponent, _) => format!("{count}e{exponent}"),
                     _ => format!("{count}{suffix}"),
                 };
             }
@@ -90,16 +90,16 @@ impl Quantity {
 }
 
 /// A unit in billionths, and how it is written.
-fn suffix_value(suffix: &str) -> Option<(i128, Form)> {
+fn suffix_value(suffix: &str) -> Option<(i128, Notation)> {
     if let Some((_, exponent)) = DECIMAL.iter().find(|(word, _)| *word == suffix) {
-        return Some((power(*exponent)?, Form::Decimal));
+        return Some((power(*exponent)?, Notation::Decimal));
     }
     if let Some(at) = BINARY.iter().position(|word| *word == suffix) {
         let unit = 1024_i128.checked_pow(u32::try_from(at).ok()?)?;
-        return Some((unit.checked_mul(NANO)?, Form::Binary));
+        return Some((unit.checked_mul(NANO)?, Notation::Binary));
     }
     let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-    (-9..=18).contains(&exponent).then(|| power(exponent).map(|unit| (unit, Form::Exponent)))?
+    (-9..=18).contains(&exponent).then(|| power(exponent).map(|unit| (unit, Notation::Exponent)))?
 }
 
 /// The fields that hold quantities by name.
@@ -110,20 +110,20 @@ const MAPS: [&str; 7] =
 const SINGLE: [&str; 2] = ["sizeLimit", "maximumVolumeSize"];
 
 /// Normalizes all quantities below a value. The error names a malformed one.
-pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
+pub(crate) fn normalize_all(value: &mut Value) -> Result<(), String> {
     match value {
-        Value::Array(list) => list.iter_mut().try_for_each(canonicalise),
+        Value::Array(list) => list.iter_mut().try_for_each(normalize_all),
         Value::Object(map) => {
             for (key, field) in map {
                 match (key.as_str(), &mut *field) {
                     ("metadata" | "data" | "matchLabels" | "nodeSelector", _) => {}
                     (key, Value::Object(amounts)) if MAPS.contains(&key) => {
-                        amounts.values_mut().try_for_each(one)?;
+                        amounts.values_mut().try_for_each(normalize)?;
                     }
                     (key, Value::String(_) | Value::Number(_)) if SINGLE.contains(&key) => {
-                        one(field)?;
+                        normalize(field)?;
                     }
-                    _ => canonicalise(field)?,
+                    _ => normalize_all(field)?,
                 }
             }
             Ok(())
@@ -133,7 +133,7 @@ pub(crate) fn canonicalise(value: &mut Value) -> Result<(), String> {
 }
 
 /// Normalizes one quantity.
-pub(crate) fn one(value: &mut Value) -> Result<(), String> {
+pub(crate) fn normalize(value: &mut Value) -> Result<(), String> {
     let text = match &*value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),

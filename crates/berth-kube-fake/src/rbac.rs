@@ -21,7 +21,7 @@ pub struct Rule {
 
 /// The attributes of a request for authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct AccessRequest<'a> {
     pub(crate) verb: &'a str,
     pub(crate) group: &'a str,
     pub(crate) resource: String,
@@ -73,20 +73,20 @@ impl Rule {
         })
     }
 
-    pub(crate) fn allows(&self, wish: &Wish<'_>) -> bool {
+    pub(crate) fn allows(&self, request: &AccessRequest<'_>) -> bool {
         let has = |list: &[String], word: &str| list.iter().any(|one| one == "*" || one == word);
         let resource_fits = self.resources.iter().any(|one| {
-            let all_below = wish.resource.split_once('/').map(|(_, below)| format!("*/{below}"));
-            one == "*" || *one == wish.resource || Some(one) == all_below.as_ref()
+            let all_below = request.resource.split_once('/').map(|(_, below)| format!("*/{below}"));
+            one == "*" || *one == request.resource || Some(one) == all_below.as_ref()
         });
         let namespace_fits =
-            self.namespace.as_ref().is_none_or(|namespace| namespace == wish.namespace);
+            self.namespace.as_ref().is_none_or(|namespace| namespace == request.namespace);
         // A rule with names covers neither creations nor lists.
-        let name_fits = self.names.is_empty() || self.names.iter().any(|name| name == wish.name);
+        let name_fits = self.names.is_empty() || self.names.iter().any(|name| name == request.name);
         namespace_fits
             && name_fits
             && resource_fits
-            && has(&self.groups, wish.group)
-            && has(&self.verbs, wish.verb)
+            && has(&self.groups, request.group)
+            && has(&self.verbs, request.verb)
     }
 }

@@ -68,7 +68,7 @@ impl Resource {
     }
 
     /// Whether `word` names this resource, as with kubectl.
-    pub(crate) fn is_called(&self, word: &str) -> bool {
+    pub(crate) fn has_name(&self, word: &str) -> bool {
         self.kind == word
             || self.plural == word
             || self.singular == word

@@ -21,7 +21,7 @@ fn through<K: Serialize + DeserializeOwned>(value: Value) -> Result<Value, serde
 }
 
 /// The object as the server decodes it, or what is wrong with its types.
-pub(crate) fn normalise(resource: &Resource, mut value: Value) -> Result<Value, Failure> {
+pub(crate) fn normalize(resource: &Resource, mut value: Value) -> Result<Value, Failure> {
     if !value.is_object() {
         return Err(cannot_be_handled(
             resource,
@@ -31,9 +31,9 @@ pub(crate) fn normalise(resource: &Resource, mut value: Value) -> Result<Value, 
     if resource.custom {
         return Ok(value);
     }
-    let mut amounts = quantity::canonicalise(&mut value);
+    let mut amounts = quantity::normalize_all(&mut value);
     if resource.kind == "CSIStorageCapacity" && value["capacity"].is_string() {
-        amounts = amounts.and_then(|()| quantity::one(&mut value["capacity"]));
+        amounts = amounts.and_then(|()| quantity::normalize(&mut value["capacity"]));
     }
     amounts.map_err(|text| cannot_be_handled(resource, &text))?;
     let api_version = resource.api_version();

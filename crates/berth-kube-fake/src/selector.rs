@@ -7,7 +7,7 @@ use crate::object;
 use crate::resource::Resource;
 
 #[derive(Clone, Debug, PartialEq)]
-enum Test {
+enum Condition {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
@@ -17,27 +17,29 @@ enum Test {
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
     key: String,
-    test: Test,
+    condition: Condition,
 }
 
 impl Requirement {
-    fn holds(&self, value: Option<&str>) -> bool {
-        match &self.test {
-            Test::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
-            Test::NotIn(values) => {
+    fn is_met_by(&self, value: Option<&str>) -> bool {
+        match &self.condition {
+            Condition::In(values) => {
+                value.is_some_and(|value| values.iter().any(|one| one == value))
+            }
+            Condition::NotIn(values) => {
                 !value.is_some_and(|value| values.iter().any(|one| one == value))
             }
-            Test::Exists => value.is_some(),
-            Test::Absent => value.is_none(),
+            Condition::Exists => value.is_some(),
+            Condition::Absent => value.is_none(),
         }
     }
 }
 
 /// A label selector: all requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Labels(Vec<Requirement>);
+pub(crate) struct LabelSelector(Vec<Requirement>);
 
-impl Labels {
+impl LabelSelector {
     /// Reads the text form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let mut all = Vec::new();
@@ -58,21 +60,21 @@ impl Labels {
             selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten()
         {
             let value = value.as_str().unwrap_or_default().to_owned();
-            all.push(Requirement { key: key.clone(), test: Test::In(vec![value]) });
+            all.push(Requirement { key: key.clone(), condition: Condition::In(vec![value]) });
         }
         for term in selector.get("matchExpressions").into_iter().flat_map(object::items) {
             let values = object::items(&term["values"])
                 .filter_map(Value::as_str)
                 .map(str::to_owned)
                 .collect();
-            let test = match term["operator"].as_str()? {
-                "In" => Test::In(values),
-                "NotIn" => Test::NotIn(values),
-                "Exists" => Test::Exists,
-                "DoesNotExist" => Test::Absent,
+            let condition = match term["operator"].as_str()? {
+                "In" => Condition::In(values),
+                "NotIn" => Condition::NotIn(values),
+                "Exists" => Condition::Exists,
+                "DoesNotExist" => Condition::Absent,
                 _ => return None,
             };
-            all.push(Requirement { key: term["key"].as_str()?.to_owned(), test });
+            all.push(Requirement { key: term["key"].as_str()?.to_owned(), condition });
         }
         Some(Self(all))
     }
@@ -83,7 +85,7 @@ impl Labels {
 
     /// Whether a map of labels satisfies every requirement.
     pub(crate) fn match_labels(&self, labels: &Value) -> bool {
-        self.0.iter().all(|one| one.holds(labels.get(&one.key).and_then(Value::as_str)))
+        self.0.iter().all(|one| one.is_met_by(labels.get(&one.key).and_then(Value::as_str)))
     }
 
     pub(crate) fn matches(&self, value: &Value) -> bool {
@@ -109,18 +111,18 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
 }
 
 fn parse_requirement(part: &str) -> Option<Requirement> {
-    let build = |key: &str, test: Test| {
-        is_label_key(key.trim()).then(|| Requirement { key: key.trim().to_owned(), test })
+    let build = |key: &str, condition: Condition| {
+        is_label_key(key.trim()).then(|| Requirement { key: key.trim().to_owned(), condition })
     };
     let one = |value: &str| is_label_value(value.trim()).then(|| vec![value.trim().to_owned()]);
     if let Some(rest) = part.strip_prefix('!') {
-        return build(rest, Test::Absent);
+        return build(rest, Condition::Absent);
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return build(key, Test::NotIn(one(value)?));
+        return build(key, Condition::NotIn(one(value)?));
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return build(key, Test::In(one(value)?));
+        return build(key, Condition::In(one(value)?));
     }
     if let Some((head, rest)) = part.split_once('(') {
         let inner = rest.trim().strip_suffix(')')?;
@@ -130,12 +132,12 @@ fn parse_requirement(part: &str) -> Option<Requirement> {
         }
         let (key, word) = head.trim().rsplit_once(char::is_whitespace)?;
         return match word {
-            "in" => build(key, Test::In(values)),
-            "notin" => build(key, Test::NotIn(values)),
+            "in" => build(key, Condition::In(values)),
+            "notin" => build(key, Condition::NotIn(values)),
             _ => None,
         };
     }
-    build(part, Test::Exists)
+    build(part, Condition::Exists)
 }
 
 fn is_name_part(text: &str) -> bool {
@@ -161,9 +163,9 @@ pub(crate) fn is_label_value(text: &str) -> bool {
 
 /// A field selector.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fields(Vec<(String, String, bool)>);
+pub(crate) struct FieldSelector(Vec<(String, String, bool)>);
 
-impl Fields {
+impl FieldSelector {
     /// Parses `a=b,c!=d`. Each resource supports a few fields; any other is rejected.
     pub(crate) fn parse(text: &str, resource: &Resource) -> Result<Self, Failure> {
         let mut all = Vec::new();
@@ -271,8 +273,8 @@ fn is_known_field(resource: &Resource, field: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     pub(crate) namespace: Option<String>,
-    pub(crate) labels: Labels,
-    pub(crate) fields: Fields,
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: FieldSelector,
 }
 
 impl Selection {

@@ -3,7 +3,6 @@
 mod answer;
 mod discovery;
 mod route;
-mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,17 +14,22 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, User};
 use crate::failure::Failure;
 use crate::options::AuditEntry;
-use crate::rbac::{Rule, Wish};
+use crate::rbac::{AccessRequest, Rule};
 use crate::store::lock;
-use crate::watch::Cut;
+use crate::watch::ConnectionCut;
 use answer::Answer;
-use route::{Call, Target};
+use route::{RequestHead, RequestTarget};
+
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -43,17 +47,15 @@ pub enum StartError {
     Populate(#[from] Failure),
 }
 
-pub(crate) use tls::Identity;
-
 /// The maximum length of a body.
 const BODY_MAX: usize = 3 * 1024 * 1024;
 
 /// How long a client waits for a delayed failure.
-const SILENCE: Duration = Duration::from_millis(200);
+const LOST_RESPONSE_DELAY: Duration = Duration::from_millis(200);
 
 /// A request with its body.
-pub(crate) struct Asked {
-    pub(crate) call: Call,
+pub(crate) struct IncomingRequest {
+    pub(crate) head: RequestHead,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) user: User,
@@ -73,10 +75,10 @@ pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, identity: Option
         let acceptor = identity.as_ref().map(|identity| identity.acceptor.clone());
         tokio::spawn(async move {
             match acceptor {
-                None => converse(api, stream).await,
+                None => serve_connection(api, stream).await,
                 Some(acceptor) => {
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        converse(api, stream).await;
+                        serve_connection(api, stream).await;
                     }
                 }
             }
@@ -84,7 +86,10 @@ pub(crate) async fn serve(api: Arc<Api>, listener: TcpListener, identity: Option
     }
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(api: Arc<Api>, stream: S) {
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    api: Arc<Api>,
+    stream: S,
+) {
     let stop = api.stop.clone();
     let service = service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -109,7 +114,7 @@ enum Fault {
     LoseReply,
 }
 
-fn draw_fault(api: &Api, target: &Target) -> (Fault, Option<Duration>) {
+fn draw_fault(api: &Api, target: &RequestTarget) -> (Fault, Option<Duration>) {
     let faults = lock(&api.faults);
     let named = target.with_subresource();
     if faults.only.as_ref().is_some_and(|only| *only != named) {
@@ -129,22 +134,22 @@ fn draw_fault(api: &Api, target: &Target) -> (Fault, Option<Duration>) {
 async fn respond(
     api: &Arc<Api>,
     request: Request<Incoming>,
-) -> Result<Response<answer::Body>, Cut> {
+) -> Result<Response<answer::Body>, ConnectionCut> {
     if lock(&api.faults).down {
-        return Err(Cut);
+        return Err(ConnectionCut);
     }
     let at = jiff::Timestamp::now();
     let (parts, body) = request.into_parts();
     let agent = header(&parts.headers, "user-agent").to_owned();
-    let (user, rules) = match sign_in(api, &parts.headers) {
+    let (user, rules) = match authenticate(api, &parts.headers) {
         Ok(signed_in) => signed_in,
         Err(failure) => return Ok(Answer::from(failure).into_response()),
     };
-    let call = match route::read(api, &parts.method, &parts.uri) {
-        Ok(call) => call,
+    let head = match route::read(api, &parts.method, &parts.uri) {
+        Ok(head) => head,
         Err(failure) => return Ok(Answer::from(failure).into_response()),
     };
-    let Call { target: Some(target), .. } = &call else {
+    let RequestHead { target: Some(target), .. } = &head else {
         return Ok(discovery::answer(api, parts.uri.path()).into_response());
     };
     let mut entry = AuditEntry {
@@ -155,7 +160,7 @@ async fn respond(
         name: target.name.clone(),
         user_agent: agent,
         code: 0,
-        dry_run: call.dry_run,
+        dry_run: head.dry_run,
         done: false,
         at,
     };
@@ -163,22 +168,22 @@ async fn respond(
     if let Some(latency) = latency {
         tokio::time::sleep(latency).await;
     }
-    if let Err(failure) = may(&user, rules, target) {
+    if let Err(failure) = authorize(&user, rules, target) {
         return finish(api, entry, Ok(Answer::from(failure)));
     }
     if fault == Fault::Refuse {
-        let outcome = refusal().await;
+        let outcome = random_server_error().await;
         return finish(api, entry, outcome);
     }
     let body = match Limited::new(body, BODY_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => return finish(api, entry, Ok(Answer::from(Failure::too_large_body()))),
     };
-    let incoming = Asked { headers: parts.headers, body, user, call: call.clone() };
-    let answer = answer::carry_out(api, incoming).await.unwrap_or_else(Answer::from);
+    let incoming = IncomingRequest { headers: parts.headers, body, user, head: head.clone() };
+    let answer = answer::handle_request(api, incoming).await.unwrap_or_else(Answer::from);
     entry.done = answer.code < 400;
     if fault == Fault::LoseReply {
-        let outcome = lost().await;
+        let outcome = lose_response().await;
         return finish(api, entry, outcome);
     }
     finish(api, entry, Ok(answer))
@@ -188,8 +193,8 @@ async fn respond(
 fn finish(
     api: &Api,
     mut entry: AuditEntry,
-    outcome: Result<Answer, Cut>,
-) -> Result<Response<answer::Body>, Cut> {
+    outcome: Result<Answer, ConnectionCut>,
+) -> Result<Response<answer::Body>, ConnectionCut> {
     entry.code = outcome.as_ref().map_or(0, |answer| answer.code);
     if api.options.audit {
         lock(&api.audit).push(entry);
@@ -198,24 +203,24 @@ fn finish(
 }
 
 /// A random server error.
-async fn refusal() -> Result<Answer, Cut> {
+async fn random_server_error() -> Result<Answer, ConnectionCut> {
     match fastrand::u32(..4) {
         0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
         1 => Ok(Answer::from(Failure::unavailable())),
         2 => Ok(Answer::from(Failure::timeout())),
-        _ => Err(Cut),
+        _ => Err(ConnectionCut),
     }
 }
 
 /// A random way to lose a response.
-async fn lost() -> Result<Answer, Cut> {
+async fn lose_response() -> Result<Answer, ConnectionCut> {
     match fastrand::u32(..3) {
         0 => Ok(Answer::from(Failure::internal("etcdserver: request timed out"))),
         1 => {
-            tokio::time::sleep(SILENCE).await;
+            tokio::time::sleep(LOST_RESPONSE_DELAY).await;
             Ok(Answer::from(Failure::timeout()))
         }
-        _ => Err(Cut),
+        _ => Err(ConnectionCut),
     }
 }
 
@@ -224,7 +229,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 /// The user of a request, and its permissions.
-fn sign_in<'a>(
+fn authenticate<'a>(
     api: &'a Api,
     headers: &HeaderMap,
 ) -> Result<(User, Option<&'a Vec<Rule>>), Failure> {
@@ -239,17 +244,21 @@ fn sign_in<'a>(
     }
 }
 
-fn may(user: &User, rules: Option<&Vec<Rule>>, target: &Target) -> Result<(), Failure> {
+fn authorize(
+    user: &User,
+    rules: Option<&Vec<Rule>>,
+    target: &RequestTarget,
+) -> Result<(), Failure> {
     let Some(rules) = rules else { return Ok(()) };
     let namespace = target.namespace.as_deref().unwrap_or_default();
-    let wish = Wish {
+    let request = AccessRequest {
         verb: target.verb,
         group: &target.resource.group,
         resource: target.resource_path(),
         namespace,
         name: &target.name,
     };
-    if rules.iter().any(|rule| rule.allows(&wish)) {
+    if rules.iter().any(|rule| rule.allows(&request)) {
         return Ok(());
     }
     let place = if namespace.is_empty() {
@@ -259,7 +268,7 @@ fn may(user: &User, rules: Option<&Vec<Rule>>, target: &Target) -> Result<(), Fa
     };
     let why = format!(
         "User {:?} cannot {} resource {:?} in API group {:?} {place}",
-        user.name, wish.verb, wish.resource, wish.group
+        user.name, request.verb, request.resource, request.group
     );
     Err(Failure::forbidden(&target.resource, &target.name, why))
 }
@@ -269,4 +278,32 @@ pub(crate) async fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
+}
+
+/// The certificate of the server and its CA.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) ca_pem: String,
+    pub(crate) acceptor: TlsAcceptor,
+}
+
+impl Identity {
+    /// Creates a CA and a certificate for this machine.
+    pub(crate) fn make() -> Result<Self, StartError> {
+        let mut authority = CertificateParams::new(Vec::<String>::new())?;
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+        let key = KeyPair::generate()?;
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "kubernetes".to_owned()];
+        let certificate = CertificateParams::new(names)?.signed_by(&key, &authority)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Self { ca_pem: authority.pem(), acceptor })
+    }
 }

@@ -10,17 +10,17 @@ use crate::store::TableId;
 const SNAPSHOTS_MAX: usize = 64;
 
 /// A table, or one namespace of it, at a version.
-pub(crate) type Moment = (TableId, Option<String>, u64);
+pub(crate) type SnapshotKey = (TableId, Option<String>, u64);
 
 /// The states that paged lists continue with.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    states: HashMap<Moment, Arc<Vec<Arc<Object>>>>,
-    order: VecDeque<Moment>,
+    states: HashMap<SnapshotKey, Arc<Vec<Arc<Object>>>>,
+    order: VecDeque<SnapshotKey>,
 }
 
 impl Snapshots {
-    pub(crate) fn keep(&mut self, at: Moment, state: Arc<Vec<Arc<Object>>>) {
+    pub(crate) fn insert(&mut self, at: SnapshotKey, state: Arc<Vec<Arc<Object>>>) {
         if self.states.insert(at.clone(), state).is_none() {
             self.order.push_back(at);
         }
@@ -31,7 +31,7 @@ impl Snapshots {
         }
     }
 
-    pub(crate) fn get(&self, at: &Moment) -> Option<&Arc<Vec<Arc<Object>>>> {
+    pub(crate) fn get(&self, at: &SnapshotKey) -> Option<&Arc<Vec<Arc<Object>>>> {
         self.states.get(at)
     }
 

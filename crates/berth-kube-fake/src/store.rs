@@ -34,7 +34,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",
@@ -65,7 +65,7 @@ impl Event {
 pub(crate) fn line(change: Change, object: &Object) -> Bytes {
     let mut out = BytesMut::with_capacity(1024);
     out.put_slice(b"{\"type\":\"");
-    out.put_slice(change.word().as_bytes());
+    out.put_slice(change.name().as_bytes());
     out.put_slice(b"\",\"object\":");
     object.write_whole(&mut out);
     out.put_slice(b"}\n");
@@ -99,9 +99,9 @@ pub struct Binding {
     pub seq: u64,
 }
 
-/// A deleted pod; see [`crate::FakeApi::departures`].
+/// A deleted pod; see [`crate::FakeApi::deleted_pods`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Departure {
+pub struct DeletedPod {
     /// The last state of the pod.
     pub pod: Value,
     /// The version of its deletion, comparable with those of bindings.
@@ -113,10 +113,10 @@ pub(crate) struct Store {
     version: u64,
     history: usize,
     tables: Vec<Table>,
-    places: HashMap<String, (TableId, Key)>,
+    locations: HashMap<String, (TableId, Key)>,
     owned: HashMap<String, BTreeSet<(TableId, Key)>>,
     pub(crate) bindings: Vec<Binding>,
-    pub(crate) departures: Vec<Arc<Object>>,
+    pub(crate) deleted_pods: Vec<Arc<Object>>,
 }
 
 impl Store {
@@ -125,10 +125,10 @@ impl Store {
             version: 1,
             history: history.max(1),
             tables: Vec::new(),
-            places: HashMap::new(),
+            locations: HashMap::new(),
             owned: HashMap::new(),
             bindings: Vec::new(),
-            departures: Vec::new(),
+            deleted_pods: Vec::new(),
         };
         for resource in resources {
             store.add_table(resource);
@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// The table with the objects of a resource: its own, except for a view.
-    pub(crate) fn home(&self, id: TableId) -> TableId {
+    pub(crate) fn backing_table(&self, id: TableId) -> TableId {
         match self.tables[id.0].resource.view_of {
             Some(plural) => self.find("", plural).unwrap_or(id),
             None => id,
@@ -223,16 +223,16 @@ impl Store {
 
     /// The table and key of an object, by uid.
     pub(crate) fn by_uid(&self, uid: &str) -> Option<&(TableId, Key)> {
-        self.places.get(uid)
+        self.locations.get(uid)
     }
 
     /// Objects with this uid among their owners.
     pub(crate) fn owned_by(&self, uid: &str) -> impl Iterator<Item = &Arc<Object>> {
-        let places = self.owned.get(uid).into_iter().flatten();
-        places.filter_map(|(id, key)| self.get(*id, key))
+        let locations = self.owned.get(uid).into_iter().flatten();
+        locations.filter_map(|(id, key)| self.get(*id, key))
     }
 
-    pub(crate) fn owned_places(&self, uid: &str) -> Vec<(TableId, Key)> {
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<(TableId, Key)> {
         self.owned.get(uid).into_iter().flatten().cloned().collect()
     }
 
@@ -245,11 +245,11 @@ impl Store {
         let new = Arc::new(Object::new(resource, value, self.version));
         let before = self.tables[id.0].objects.insert(key.clone(), Arc::clone(&new));
         if let Some(old) = &before {
-            self.unlink(id, &key, &old.value);
+            self.unindex(id, &key, &old.value);
         }
-        self.link(id, &key, &new.value);
+        self.index(id, &key, &new.value);
         let change = if before.is_some() { Change::Modified } else { Change::Added };
-        self.tell(id, change, Arc::clone(&new), before);
+        self.record_event(id, change, Arc::clone(&new), before);
         new
     }
 
@@ -257,37 +257,37 @@ impl Store {
     pub(crate) fn remove(&mut self, id: TableId, key: &Key) -> Option<Arc<Object>> {
         let before = self.tables[id.0].objects.remove(key)?;
         self.version += 1;
-        self.unlink(id, key, &before.value);
+        self.unindex(id, key, &before.value);
         let mut value = before.value.clone();
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let last = Arc::new(Object::new(Arc::clone(&before.resource), value, self.version));
         if last.resource.group.is_empty() && last.resource.plural == "pods" {
-            self.departures.push(Arc::clone(&last));
+            self.deleted_pods.push(Arc::clone(&last));
         }
-        self.tell(id, Change::Deleted, Arc::clone(&last), Some(before));
+        self.record_event(id, Change::Deleted, Arc::clone(&last), Some(before));
         Some(last)
     }
 
-    fn link(&mut self, id: TableId, key: &Key, value: &Value) {
-        self.places.insert(object::uid(value).to_owned(), (id, key.clone()));
+    fn index(&mut self, id: TableId, key: &Key, value: &Value) {
+        self.locations.insert(object::uid(value).to_owned(), (id, key.clone()));
         for owner in object::owners(value).filter_map(|owner| owner["uid"].as_str()) {
             self.owned.entry(owner.to_owned()).or_default().insert((id, key.clone()));
         }
     }
 
-    fn unlink(&mut self, id: TableId, key: &Key, value: &Value) {
-        self.places.remove(object::uid(value));
+    fn unindex(&mut self, id: TableId, key: &Key, value: &Value) {
+        self.locations.remove(object::uid(value));
         for owner in object::owners(value).filter_map(|owner| owner["uid"].as_str()) {
-            if let Some(places) = self.owned.get_mut(owner) {
-                places.remove(&(id, key.clone()));
-                if places.is_empty() {
+            if let Some(locations) = self.owned.get_mut(owner) {
+                locations.remove(&(id, key.clone()));
+                if locations.is_empty() {
                     self.owned.remove(owner);
                 }
             }
         }
     }
 
-    fn tell(
+    fn record_event(
         &mut self,
         id: TableId,
         change: Change,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::admission::{Attributes, Operation};
-use crate::api::{Api, Done, Writer};
+use crate::api::{Api, WriteResult, Writer};
 use crate::failure::{Cause, Failure};
 use crate::object::{self, Key, Object};
 use crate::resource::Resource;
@@ -17,7 +17,7 @@ const TRIES: usize = 20;
 
 /// The part of an object that a request may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     /// Everything except the status, if there is a subresource for it.
     Main,
     Status,
@@ -27,7 +27,7 @@ pub(crate) enum Part {
     Whole,
 }
 
-impl Part {
+impl ObjectPart {
     fn subresource(self) -> &'static str {
         match self {
             Self::Main | Self::Whole => "",
@@ -84,21 +84,21 @@ pub(crate) fn check_versions(
 }
 
 /// The object after `part` of `new` was written over `old`.
-fn combined(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Value {
+fn combined(resource: &Resource, old: &Value, mut new: Value, part: ObjectPart) -> Value {
     for field in FIXED {
         copy(&mut new["metadata"], &old["metadata"], field);
     }
     copy(&mut new["metadata"], &old["metadata"], "resourceVersion");
     object::remove(&mut new["metadata"], "managedFields");
     let result = match part {
-        Part::Whole => new,
-        Part::Main => {
+        ObjectPart::Whole => new,
+        ObjectPart::Main => {
             if resource.status {
                 copy(&mut new, old, "status");
             }
             new
         }
-        Part::Status => {
+        ObjectPart::Status => {
             let mut result = old.clone();
             copy(&mut result, &new, "status");
             // For pods and nodes the real server also accepts labels and annotations here.
@@ -108,7 +108,7 @@ fn combined(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Val
             }
             result
         }
-        Part::Resize => {
+        ObjectPart::Resize => {
             let mut result = old.clone();
             for (at, container) in object::items(&new["spec"]["containers"]).enumerate() {
                 if result["spec"]["containers"][at].is_object() {
@@ -146,9 +146,9 @@ impl Api {
         writer: &Writer,
         id: TableId,
         key: &Key,
-        part: Part,
+        part: ObjectPart,
         change: impl Fn(&Value) -> Result<Value, Failure>,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WriteResult, Failure> {
         let resource = self.resource(id);
         for _ in 0..TRIES {
             let old = self.get(id, key)?;
@@ -162,24 +162,24 @@ impl Api {
                 name: key.name.to_string(),
                 options: json!({ "kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1" }),
             };
-            let mut new = if part == Part::Whole {
+            let mut new = if part == ObjectPart::Whole {
                 combined(&resource, &old.value, new, part)
             } else {
                 check_versions(&resource, &old.value, &new, resource.unconditional)?;
-                let new = schema::normalise(&resource, new)?;
+                let new = schema::normalize(&resource, new)?;
                 combined(&resource, &old.value, new, part)
             };
-            if part != Part::Whole {
+            if part != ObjectPart::Whole {
                 defaults::apply(&resource, &mut new);
                 let admitted =
                     self.admit(writer, &attributes, new, Some(&old.value), &mut warnings);
                 new = admitted.await?;
-                if part != Part::Resize {
+                if part != ObjectPart::Resize {
                     validate::update(&resource, &old.value, &new)?;
                 }
             }
             if let Some(object) = self.store_changed(writer, id, &old, new)? {
-                return Ok(Done { code: 200, object, warnings });
+                return Ok(WriteResult { code: 200, object, warnings });
             }
         }
         Err(Failure::stale(&resource, &key.name))
@@ -194,7 +194,7 @@ impl Api {
         new: Value,
     ) -> Result<Option<Arc<Object>>, Failure> {
         let mut store = self.store();
-        let home = store.home(id);
+        let home = store.backing_table(id);
         let resource = Arc::clone(&store.table(id).resource);
         let stored_as = Arc::clone(&store.table(home).resource);
         let key = Key::of(&old.value);
@@ -204,7 +204,7 @@ impl Api {
         }
         if new == old.value {
             // Nothing changed: nothing is written, and watches are not notified.
-            let same = current.map(|current| view::shown(&resource, current));
+            let same = current.map(|current| view::as_resource(&resource, current));
             return Ok(same);
         }
         if writer.dry_run {
@@ -219,7 +219,7 @@ impl Api {
             let last = store.remove(home, &key);
             return Ok(Some(last.unwrap_or(stored)));
         }
-        Ok(Some(view::shown(&resource, &stored)))
+        Ok(Some(view::as_resource(&resource, &stored)))
     }
 
     /// Replaces an object, as a PUT does.
@@ -228,13 +228,13 @@ impl Api {
         writer: &Writer,
         id: TableId,
         key: &Key,
-        part: Part,
+        part: ObjectPart,
         mut value: Value,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WriteResult, Failure> {
         let resource = self.resource(id);
         schema::check_kind(&resource, &value)?;
         check_place(&resource, key, &mut value)?;
-        if resource.upsert && part == Part::Main && self.get(id, key).is_err() {
+        if resource.upsert && part == ObjectPart::Main && self.get(id, key).is_err() {
             if !object::text(&value, "resourceVersion").is_empty() {
                 return Err(Failure::not_found(&resource, &key.name));
             }
@@ -254,5 +254,5 @@ fn check_place(resource: &Resource, key: &Key, value: &mut Value) -> Result<(), 
             key.name
         )));
     }
-    crate::create::place(resource, resource.namespaced.then_some(&*key.namespace), value)
+    crate::create::set_namespace(resource, resource.namespaced.then_some(&*key.namespace), value)
 }

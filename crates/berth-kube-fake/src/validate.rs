@@ -132,24 +132,33 @@ fn label_selector(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
     labels(&selector["matchLabels"], &format!("{path}.matchLabels"), causes);
     for (at, term) in object::items(&selector["matchExpressions"]).enumerate() {
         let here = format!("{path}.matchExpressions[{at}]");
-        let values = term["values"].as_array().map_or(0, Vec::len);
-        match term["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if values == 0 => {
-                let text = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.push(Cause::required(format!("{here}.values"), text));
-            }
-            "Exists" | "DoesNotExist" if values > 0 => {
-                let text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.push(Cause::forbidden(format!("{here}.values"), text));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => {
-                let text = "not a valid selector operator";
-                causes.push(Cause::invalid(format!("{here}.operator"), &json!(other), text));
-            }
-        }
+        check_operator(term, &here, &["In", "NotIn", "Exists", "DoesNotExist"], causes);
         if !term["key"].as_str().is_some_and(is_label_key) {
             causes.push(Cause::invalid(format!("{here}.key"), &term["key"], "malformed"));
+        }
+    }
+}
+
+/// Checks the operator of a requirement, and that it has as many values as it needs.
+fn check_operator(requirement: &Value, path: &str, accepted: &[&str], causes: &mut Vec<Cause>) {
+    let values = requirement["values"].as_array().map_or(0, Vec::len);
+    match requirement["operator"].as_str().unwrap_or_default() {
+        "In" | "NotIn" if values == 0 => {
+            let text = "must be specified when `operator` is 'In' or 'NotIn'";
+            causes.push(Cause::required(format!("{path}.values"), text));
+        }
+        "Exists" | "DoesNotExist" if values > 0 => {
+            let text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            causes.push(Cause::forbidden(format!("{path}.values"), text));
+        }
+        "Gt" | "Lt" if accepted.contains(&"Gt") && values != 1 => {
+            let text = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+            causes.push(Cause::required(format!("{path}.values"), text));
+        }
+        operator if accepted.contains(&operator) => {}
+        other => {
+            let text = "not a valid selector operator";
+            causes.push(Cause::invalid(format!("{path}.operator"), &json!(other), text));
         }
     }
 }

@@ -33,7 +33,7 @@ fn renamed(mut value: Value, kind: &Resource, to_view: bool) -> Value {
 }
 
 /// A stored object in the shape of `resource`.
-pub(crate) fn shown(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Object> {
+pub(crate) fn as_resource(resource: &Arc<Resource>, stored: &Arc<Object>) -> Arc<Object> {
     if resource.view_of.is_none() {
         return Arc::clone(stored);
     }

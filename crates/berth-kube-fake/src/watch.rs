@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::failure::Failure;
-use crate::list::Query;
+use crate::list::ListQuery;
 use crate::object::Object;
 use crate::resource::Resource;
 use crate::selector::Selection;
@@ -27,10 +27,10 @@ const WAITING: usize = 8;
 /// The connection is to be cut without a proper end.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut, as the test asked for")]
-pub(crate) struct Cut;
+pub(crate) struct ConnectionCut;
 
 /// Chunks of a watch.
-pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, Cut>>;
+pub(crate) type Chunks = mpsc::Receiver<Result<Bytes, ConnectionCut>>;
 
 /// An error within a watch that has started.
 pub(crate) fn error_line(failure: &Failure) -> Bytes {
@@ -57,20 +57,20 @@ fn bookmark(resource: &Resource, version: u64, end_of_initial: bool) -> Bytes {
 }
 
 /// A line of a watch, with the whole object or its metadata.
-fn shown_line(change: Change, object: &Object, metadata_only: bool) -> Bytes {
+fn watch_line(change: Change, object: &Object, metadata_only: bool) -> Bytes {
     if metadata_only { line(change, &view::metadata(object)) } else { line(change, object) }
 }
 
 /// The line for an event under a selection; `None` if it does not match. An object that leaves the
 /// selection is deleted for this client, one that enters it is added.
-fn told(
+fn event_line(
     resource: &Arc<Resource>,
     selection: &Selection,
     event: &Event,
     metadata_only: bool,
 ) -> Option<Bytes> {
-    let object = view::shown(resource, &event.object);
-    let before = event.before.as_ref().map(|before| view::shown(resource, before));
+    let object = view::as_resource(resource, &event.object);
+    let before = event.before.as_ref().map(|before| view::as_resource(resource, before));
     let is = event.change != Change::Deleted && selection.matches(&object.value);
     let was = before.as_ref().is_some_and(|before| selection.matches(&before.value));
     let change = match (was, is) {
@@ -84,12 +84,12 @@ fn told(
         let mut last = before?.value.clone();
         last["metadata"]["resourceVersion"] = json!(event.version.to_string());
         let last = Object::new(Arc::clone(resource), last, event.version);
-        return Some(shown_line(change, &last, metadata_only));
+        return Some(watch_line(change, &last, metadata_only));
     }
     if resource.view_of.is_none() && change == event.change && !metadata_only {
         return Some(event.line());
     }
-    Some(shown_line(change, &object, metadata_only))
+    Some(watch_line(change, &object, metadata_only))
 }
 
 struct Watcher {
@@ -100,18 +100,22 @@ struct Watcher {
     bookmarks: bool,
     metadata_only: bool,
     seen: u64,
-    out: mpsc::Sender<Result<Bytes, Cut>>,
+    out: mpsc::Sender<Result<Bytes, ConnectionCut>>,
 }
 
 impl Api {
     /// Starts a watch; rejects it at once if it cannot start.
-    pub(crate) fn watch(self: &Arc<Self>, id: TableId, query: &Query) -> Result<Pieces, Failure> {
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        id: TableId,
+        query: &ListQuery,
+    ) -> Result<Chunks, Failure> {
         query.check()?;
         let version = query.version()?;
-        let (out, pieces) = mpsc::channel(WAITING);
+        let (out, chunks) = mpsc::channel(WAITING);
         let (home, current, too_old) = {
             let store = self.store();
-            let home = store.home(id);
+            let home = store.backing_table(id);
             (home, store.version(), store.check_start(home, version.unwrap_or(u64::MAX)).err())
         };
         let mut watcher = Watcher {
@@ -125,7 +129,7 @@ impl Api {
             out,
         };
         let initial = match query.initial_events {
-            Some(asked) => asked,
+            Some(requested) => requested,
             None => version.unwrap_or(0) == 0,
         };
         if query.initial_events == Some(true) && version.unwrap_or(0) > current {
@@ -138,7 +142,7 @@ impl Api {
             }
             // A watch that was accepted gets its errors within the stream.
             let _ = watcher.out.try_send(Ok(error_line(&failure)));
-            return Ok(pieces);
+            return Ok(chunks);
         }
         let mut first = Vec::new();
         if initial {
@@ -157,7 +161,7 @@ impl Api {
                 () = stop.cancelled() => {}
             }
         });
-        Ok(pieces)
+        Ok(chunks)
     }
 }
 
@@ -177,17 +181,17 @@ impl Watcher {
         };
         let mut lines = Vec::new();
         for object in objects {
-            let object = view::shown(&self.resource, &object);
+            let object = view::as_resource(&self.resource, &object);
             if self.selection.matches(&object.value) {
-                lines.push(shown_line(Change::Added, &object, self.metadata_only));
+                lines.push(watch_line(Change::Added, &object, self.metadata_only));
             }
         }
         lines
     }
 
     async fn send(&self, lines: Vec<Bytes>) -> bool {
-        for piece in gather(lines) {
-            if self.out.send(Ok(piece)).await.is_err() {
+        for chunk in join_lines(lines) {
+            if self.out.send(Ok(chunk)).await.is_err() {
                 return false;
             }
         }
@@ -230,11 +234,11 @@ impl Watcher {
                     }
                 }
                 () = is_down(&mut down) => {
-                    let _ = self.out.send(Err(Cut)).await;
+                    let _ = self.out.send(Err(ConnectionCut)).await;
                     return;
                 }
                 () = at(cut) => {
-                    let _ = self.out.send(Err(Cut)).await;
+                    let _ = self.out.send(Err(ConnectionCut)).await;
                     return;
                 }
                 () = at(end) => {
@@ -256,9 +260,10 @@ impl Watcher {
         };
         let Some(last) = events.last() else { return Ok(None) };
         self.seen = last.version;
-        let told =
-            |event: &Arc<Event>| told(&self.resource, &self.selection, event, self.metadata_only);
-        Ok(Some(events.iter().filter_map(told).collect()))
+        let event_line = |event: &Arc<Event>| {
+            event_line(&self.resource, &self.selection, event, self.metadata_only)
+        };
+        Ok(Some(events.iter().filter_map(event_line).collect()))
     }
 
     /// Sends a bookmark, if all events up to now are sent.
@@ -291,21 +296,21 @@ async fn at(moment: Option<Instant>) {
 }
 
 /// Joins lines to chunks of a reasonable size.
-fn gather(lines: Vec<Bytes>) -> Vec<Bytes> {
-    const PIECE: usize = 64 * 1024;
+fn join_lines(lines: Vec<Bytes>) -> Vec<Bytes> {
+    const CHUNK_BYTES: usize = 64 * 1024;
     if lines.len() <= 1 {
         return lines;
     }
-    let mut pieces = Vec::new();
-    let mut piece = bytes::BytesMut::new();
+    let mut chunks = Vec::new();
+    let mut chunk = bytes::BytesMut::new();
     for line in lines {
-        piece.extend_from_slice(&line);
-        if piece.len() >= PIECE {
-            pieces.push(std::mem::take(&mut piece).freeze());
+        chunk.extend_from_slice(&line);
+        if chunk.len() >= CHUNK_BYTES {
+            chunks.push(std::mem::take(&mut chunk).freeze());
         }
     }
-    if !piece.is_empty() {
-        pieces.push(piece.freeze());
+    if !chunk.is_empty() {
+        chunks.push(chunk.freeze());
     }
-    pieces
+    chunks
 }

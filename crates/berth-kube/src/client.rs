@@ -1,14 +1,19 @@
 //! The connection to the API server: from inside a pod, or by a kubeconfig.
 //!
-//! Only connects. Which requests are sent, and how often, is up to the caller.
+//! Connects, and builds the requests that both services send. When they are sent, and how often, is up to
+//! the caller.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::Client;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use kube::api::{ObjectMeta, PostParams};
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client};
 use thiserror::Error;
 
 /// The user agent of all requests.
@@ -36,7 +41,7 @@ pub enum ConnectError {
     /// Neither a pod nor a kubeconfig.
     #[error(
         "no API server configured: not running in a pod with a service account ({in_cluster}), and no \
-                 usable kubeconfig found; pass --kubeconfig or set KUBECONFIG"
+         usable kubeconfig found; pass --kubeconfig or set KUBECONFIG"
     )]
     NotConfigured {
         /// Why the in-cluster configuration cannot be used.
@@ -86,6 +91,49 @@ pub(crate) fn backoff_delay(failures: u32) -> Duration {
     doubled.min(Duration::from_secs(5))
 }
 
+/// A reference to an object of the core API group; without a namespace it is cluster-scoped.
+pub(crate) fn object_reference(
+    kind: &str,
+    namespace: Option<&str>,
+    name: &str,
+    uid: Option<&str>,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        name: Some(name.to_owned()),
+        uid: uid.map(str::to_owned),
+        ..ObjectReference::default()
+    }
+}
+
+/// Evicts a pod, and not one that was recreated under the same name. `Api::evict` would not do: it
+/// writes `delete_options`, which the API server does not know, so that the uid would not be checked.
+pub(crate) async fn evict_pod(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let (params, body) = (PostParams::default(), eviction(namespace, name, uid));
+    api.create_subresource::<_, serde_json::Value>("eviction", name, &params, &body).await.map(drop)
+}
+
+fn eviction(namespace: &str, name: &str, uid: &str) -> Eviction {
+    let preconditions =
+        Some(Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() });
+    Eviction {
+        delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+    }
+}
+
 async fn load_config(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
@@ -118,6 +166,17 @@ async fn load_config(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_eviction_names_the_pod_and_its_uid_as_the_api_server_reads_them() {
+        let body = serde_json::to_value(eviction("shop", "web-1", "u1")).unwrap();
+        let expected = serde_json::json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": { "name": "web-1", "namespace": "shop" },
+            "deleteOptions": { "preconditions": { "uid": "u1" } },
+        });
+        assert_eq!(body, expected);
+    }
 
     #[tokio::test]
     async fn a_missing_kubeconfig_is_named() {

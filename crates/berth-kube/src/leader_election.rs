@@ -166,7 +166,7 @@ impl Election {
             };
             tokio::select! {
                 () = stop.cancelled() => break,
-                                () = tokio::time::sleep(self.candidate.retry_period.min(left)) => {}
+                () = tokio::time::sleep(self.candidate.retry_period.min(left)) => {}
             }
         }
         self.release().await;

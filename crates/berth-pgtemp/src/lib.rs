@@ -9,6 +9,7 @@
 //! every local user may log in.
 
 mod account;
+mod cluster;
 mod error;
 mod programs;
 mod server;
@@ -90,7 +91,9 @@ impl TempPostgres {
         let home = make_folder(&account, &system)?;
         let data = make_folder(&account, options.parent.as_deref().unwrap_or(&system))?;
         let mut postgres = Self { server: None, programs, account, options, port: 0, home, data };
-        postgres.set_up()?;
+        let templates = cluster::templates();
+        let (programs, account) = (&postgres.programs, &postgres.account);
+        cluster::create(programs, account, postgres.data.path(), templates.as_deref())?;
         for _ in 0..PORT_TRIES {
             postgres.port = random_port();
             match postgres.launch() {
@@ -219,15 +222,6 @@ impl TempPostgres {
         command
     }
 
-    fn set_up(&self) -> Result<(), StartError> {
-        let mut command = self.account.command(&self.programs.join("initdb"));
-        command.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]);
-        // The cluster need not survive a failure that comes before its first use.
-        command.arg("--no-sync").arg("-D").arg(self.data.path()).current_dir(self.data.path());
-        programs::run(&mut command)?;
-        Ok(())
-    }
-
     fn launch(&mut self) -> Result<(), StartError> {
         let log_error = |source| StartError::Directory { path: self.log_path(), source };
         let log = File::create(self.log_path()).map_err(log_error)?;
@@ -278,12 +272,19 @@ impl TempPostgres {
                     StartError::Exited { status, log_tail }
                 });
             }
-            if self.answers() {
+            if self.says_ready() && self.answers() {
                 return Ok(());
             }
             thread::sleep(PAUSE);
         }
         Err(StartError::NotReady { waited_s: WAITED_S, log_tail: self.log_tail() })
+    }
+
+    /// Whether its lock file says that it is ready. One that was killed leaves such a file too, so it
+    /// is asked as well; but to ask takes a process each time, and most looks come too early.
+    fn says_ready(&self) -> bool {
+        let lock = std::fs::read_to_string(self.data.path().join("postmaster.pid"));
+        lock.is_ok_and(|lock| lock.lines().nth(7).is_some_and(|state| state.trim() == "ready"))
     }
 
     /// Asks over the private socket; another process could own the port.
@@ -311,7 +312,8 @@ impl TempPostgres {
 impl Drop for TempPostgres {
     fn drop(&mut self) {
         // There is no caller to report to; the folders are removed in any case.
-        if self.stop().is_err() {
+        let abandoned = self.server.as_mut().map_or(Ok(()), Server::abandon);
+        if abandoned.is_err() {
             let _ = self.kill();
         }
         self.free_shared_memory();

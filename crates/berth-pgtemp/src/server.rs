@@ -62,10 +62,19 @@ impl Server {
 
     /// Fast shutdown: sessions are ended, what is committed is written, the server leaves.
     pub(crate) fn stop(&mut self) -> Result<(), CommandError> {
+        self.end("INT")
+    }
+
+    /// Immediate shutdown: nothing is written any more. For data that nobody will read again.
+    pub(crate) fn abandon(&mut self) -> Result<(), CommandError> {
+        self.end("QUIT")
+    }
+
+    fn end(&mut self, by_signal: &str) -> Result<(), CommandError> {
         if self.ended().is_some() {
             return Ok(());
         }
-        signal("INT", &[self.process_id()])?;
+        signal(by_signal, &[self.process_id()])?;
         for _ in 0..LOOKS_MAX {
             if self.ended().is_some() {
                 return Ok(());

@@ -81,7 +81,7 @@ impl Telemetry {
 impl Drop for Telemetry {
     fn drop(&mut self) {
         if let Some(traces) = self.traces.take() {
-            // Whoever collects them may be gone first.
+            // The collector may be gone first.
             let _ = traces.shutdown();
         }
     }
@@ -95,7 +95,7 @@ fn filter_of(level: &str) -> Result<EnvFilter, TelemetryError> {
 
 fn exporter(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
-    // Whoever comes first sets it for the process; all of Berth uses the same.
+    // The first call sets it for the process; all of Berth uses the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let exporter = opentelemetry_otlp::SpanExporter::builder().with_http().with_endpoint(url);
     let exporter = exporter.build().map_err(|error| TelemetryError::Traces {

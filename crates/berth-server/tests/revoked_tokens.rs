@@ -51,7 +51,7 @@ async fn a_token_revoked_while_the_log_was_cut_ends_when_the_replica_is_reloaded
         assert!(ledger.oldest_event().unwrap() > 1, "the log was cut");
     };
     tokio::task::spawn_blocking(revoke).await.unwrap();
-    for _ in 0..600 {
+    for _ in 0..1200 {
         if two.get(&secret, "/v1/whoami").await.status.as_u16() == 401 {
             two.stop().await;
             one.stop().await;
@@ -59,5 +59,5 @@ async fn a_token_revoked_while_the_log_was_cut_ends_when_the_replica_is_reloaded
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("after 30 s, the revoked token is still accepted");
+    panic!("after a minute, the revoked token is still accepted");
 }

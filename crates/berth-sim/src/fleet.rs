@@ -49,7 +49,7 @@ const IMAGES: u64 = 40;
 pub struct SeededRng(u64);
 
 impl SeededRng {
-    /// SeededRng from a seed.
+    /// A generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -87,7 +87,7 @@ pub fn add_nodes(fleet: &mut Fleet, nodes: u64, seed: u64) -> Result<(), Simulat
     Ok(())
 }
 
-/// The facts of nodes `0..nodes`, as they would be stated at that moment.
+/// The facts of nodes `0..nodes`, as agents would report them at that time.
 #[must_use]
 pub fn nodes_at(nodes: u64, seed: u64, at: Timestamp) -> Vec<NodeFacts> {
     let mut rng = SeededRng::new(seed);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::value::quoted;
+use super::value::quote;
 
 /// Something a node has a capacity of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub enum Attribute {
     Capacity(Resource),
     /// What is used of it.
     Used(Resource),
-    /// What may still be promised of it, ratios and reserves applied.
+    /// What can still be allocated of it, with ratios and reserves applied.
     Free(Resource),
     /// A free-form label.
     Label(String),
@@ -142,10 +142,10 @@ const PLAIN: [(&str, &[&str], Attribute); 25] = [
 ];
 
 /// Makes an attribute of a key.
-type WithKey = fn(String) -> Attribute;
+type AttributeOfKey = fn(String) -> Attribute;
 
 /// Attributes that need a key after a colon or a dot.
-const KEYED: [(&str, WithKey); 5] = [
+const KEYED: [(&str, AttributeOfKey); 5] = [
     ("label", Attribute::Label),
     ("trait", Attribute::Trait),
     ("extra", Attribute::Extra),
@@ -155,7 +155,7 @@ const KEYED: [(&str, WithKey); 5] = [
 
 /// Why a name is no attribute.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoAttribute {
+pub(super) enum AttributeError {
     /// Nothing of that name.
     Unknown,
     /// It needs a key.
@@ -166,7 +166,7 @@ pub(super) enum NoAttribute {
 
 impl Attribute {
     /// The attribute of that name.
-    pub(super) fn named(name: &str) -> Result<Self, NoAttribute> {
+    pub(super) fn by_name(name: &str) -> Result<Self, AttributeError> {
         let plain = |(written, others, _): &&(&str, &[&str], Self)| {
             *written == name || others.contains(&name)
         };
@@ -174,21 +174,21 @@ impl Attribute {
             return Ok(attribute.clone());
         }
         if let Some((prefix, _)) = KEYED.iter().find(|(prefix, _)| *prefix == name) {
-            return Err(NoAttribute::NoKey(prefix));
+            return Err(AttributeError::NoKey(prefix));
         }
         let Some((prefix, key)) = name.split_once([':', '.']) else {
-            return Err(NoAttribute::Unknown);
+            return Err(AttributeError::Unknown);
         };
         let resource = || {
             let named = Resource::ALL.into_iter().find(|resource| resource.name() == key);
-            named.ok_or(NoAttribute::NoResource)
+            named.ok_or(AttributeError::NoResource)
         };
         match (prefix, KEYED.iter().find(|(known, _)| *known == prefix)) {
             ("used", _) => resource().map(Self::Used),
             ("free", _) => resource().map(Self::Free),
-            (_, Some((known, _))) if key.is_empty() => Err(NoAttribute::NoKey(known)),
+            (_, Some((known, _))) if key.is_empty() => Err(AttributeError::NoKey(known)),
             (_, Some((_, with))) => Ok(with(key.to_owned())),
-            (_, None) => Err(NoAttribute::Unknown),
+            (_, None) => Err(AttributeError::Unknown),
         }
     }
 
@@ -290,11 +290,11 @@ impl fmt::Display for Attribute {
             Self::Used(resource) => write!(f, "used.{}", resource.name()),
             Self::Free(resource) => write!(f, "free.{}", resource.name()),
             Self::Capacity(resource) => f.write_str(resource.name()),
-            Self::Label(key) => write!(f, "label:{}", quoted(key)),
-            Self::Trait(key) => write!(f, "trait:{}", quoted(key)),
-            Self::Extra(key) => write!(f, "extra.{}", quoted(key)),
-            Self::Network(key) => write!(f, "network:{}", quoted(key)),
-            Self::Image(key) => write!(f, "image:{}", quoted(key)),
+            Self::Label(key) => write!(f, "label:{}", quote(key)),
+            Self::Trait(key) => write!(f, "trait:{}", quote(key)),
+            Self::Extra(key) => write!(f, "extra.{}", quote(key)),
+            Self::Network(key) => write!(f, "network:{}", quote(key)),
+            Self::Image(key) => write!(f, "image:{}", quote(key)),
             plain => {
                 let named = PLAIN.iter().find(|(_, _, attribute)| attribute == plain);
                 f.write_str(named.map_or("", |(name, _, _)| name))

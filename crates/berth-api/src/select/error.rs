@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::At;
+use super::Span;
 
 /// A text that is no selector. Shown with the text and a mark below the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct SelectError {
     /// The whole text.
     pub text: String,
     /// The place.
-    pub at: At,
+    pub at: Span,
     /// What was found there.
     pub found: String,
     /// What is accepted there.

@@ -6,7 +6,7 @@ use berth_engine::{CpuCapMode, Limits, LinkState, TraitValue};
 
 use super::attribute::{Attribute, Resource};
 use super::value::Value;
-use super::{Expr, NodeView, Operator, Test};
+use super::{Comparison, Expr, NodeView, Operator};
 
 impl Expr {
     pub(super) fn holds(&self, node: &NodeView<'_>) -> bool {
@@ -14,16 +14,16 @@ impl Expr {
             Self::All(parts) => parts.iter().all(|part| part.holds(node)),
             Self::Any(parts) => parts.iter().any(|part| part.holds(node)),
             Self::Not(inner) => !inner.holds(node),
-            Self::Test(test) => test.holds(node),
+            Self::Comparison(test) => test.holds(node),
         }
     }
 }
 
-impl Test {
+impl Comparison {
     fn holds(&self, node: &NodeView<'_>) -> bool {
         let mut values = self.values.iter();
         match self.operator {
-            Operator::Has => self.attribute.is_had(node),
+            Operator::Has => self.attribute.is_present(node),
             Operator::NotEqual => {
                 !values.any(|value| self.attribute.compares(node, Operator::Equal, value))
             }
@@ -82,7 +82,7 @@ impl Attribute {
         }
     }
 
-    fn is_had(&self, node: &NodeView<'_>) -> bool {
+    fn is_present(&self, node: &NodeView<'_>) -> bool {
         match self {
             Self::Trait(key) => {
                 node.facts.traits.get(key).is_some_and(|value| *value != TraitValue::Bool(false))
@@ -162,7 +162,7 @@ impl Attribute {
         }
     }
 
-    /// What is used or free, and what there is to be promised.
+    /// What is used or free, and what can be allocated in total.
     fn share(&self, node: &NodeView<'_>) -> Option<(i64, i64)> {
         let (Self::Used(resource) | Self::Free(resource)) = self else {
             return None;
@@ -201,7 +201,7 @@ fn used(node: &NodeView<'_>, resource: Resource) -> i64 {
     }
 }
 
-/// What may be promised, as the engine counts it. A node of unknown size has nothing to promise.
+/// What can be allocated in total, as the engine counts it; none for a node of unknown size.
 fn limit(node: &NodeView<'_>, resource: Resource) -> Option<i64> {
     let facts = node.facts;
     let limits = Limits::of(facts.capacity?, facts.system_reserve, facts.ratios, facts.other);

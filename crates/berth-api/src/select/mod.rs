@@ -24,23 +24,23 @@ pub use error::SelectError;
 pub use parse::{MAX_DEPTH, MAX_SELECTOR_BYTES};
 pub use value::Value;
 
-/// Where something stands in the text of a selector, in bytes.
+/// Where something is in the text of a selector, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct At {
+pub struct Span {
     /// Its first byte.
     pub start: usize,
     /// The byte after its last.
     pub end: usize,
 }
 
-// The same expression is equal wherever it stands.
-impl PartialEq for At {
+// The same expression is equal wherever it is.
+impl PartialEq for Span {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for At {}
+impl Eq for Span {}
 
 /// How a value is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +90,15 @@ impl Operator {
 
 /// One comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Test {
-    /// What of the node is looked at.
+pub struct Comparison {
+    /// The attribute of the node that is compared.
     pub attribute: Attribute,
     /// How it is compared.
     pub operator: Operator,
     /// With what: none for `has`, any number for `in`, else one.
     pub values: Vec<Value>,
-    /// Its state.
-    pub at: At,
+    /// Where it is in the text.
+    pub at: Span,
 }
 
 /// A selector's tree. `All` and `Any` hold two or more, none of its own kind.
@@ -111,7 +111,7 @@ pub enum Expr {
     /// Not this.
     Not(Box<Self>),
     /// This comparison.
-    Test(Test),
+    Comparison(Comparison),
 }
 
 /// Which nodes. Shown as its canonical text, which parses back to an equal selector.
@@ -187,18 +187,18 @@ impl fmt::Display for Selector {
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::All(parts) => joined(f, parts, " and ", |part| matches!(part, Self::Any(_))),
-            Self::Any(parts) => joined(f, parts, " or ", |_| false),
+            Self::All(parts) => join(f, parts, " and ", |part| matches!(part, Self::Any(_))),
+            Self::Any(parts) => join(f, parts, " or ", |_| false),
             Self::Not(inner) if matches!(**inner, Self::All(_) | Self::Any(_)) => {
                 write!(f, "not ({inner})")
             }
             Self::Not(inner) => write!(f, "not {inner}"),
-            Self::Test(test) => test.fmt(f),
+            Self::Comparison(test) => test.fmt(f),
         }
     }
 }
 
-fn joined(
+fn join(
     f: &mut fmt::Formatter<'_>,
     parts: &[Expr],
     between: &str,
@@ -217,10 +217,10 @@ fn joined(
     Ok(())
 }
 
-impl fmt::Display for Test {
+impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.attribute.kind();
-        let write = |value: &Value| value.written(kind);
+        let write = |value: &Value| value.to_text(kind);
         match (self.operator, self.values.as_slice()) {
             (Operator::Has, _) => write!(f, "has {}", self.attribute),
             (Operator::In, values) => {

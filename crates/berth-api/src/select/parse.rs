@@ -7,9 +7,9 @@
 //!       | attribute "in" "(" value { "," value } ")"
 //! ```
 
-use super::attribute::{Attribute, Kind, NoAttribute, closest, resources};
+use super::attribute::{Attribute, AttributeError, Kind, closest, resources};
 use super::value::{Value, is_keyword, is_plain};
-use super::{At, Expr, Operator, SelectError, Test};
+use super::{Comparison, Expr, Operator, SelectError, Span};
 
 /// The longest selector, so that one cannot keep a server busy.
 pub const MAX_SELECTOR_BYTES: usize = 4096;
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Expr, SelectError> {
     if text.len() > MAX_SELECTOR_BYTES {
         return Err(SelectError {
             text: text.chars().take(40).collect(),
-            at: At { start: 0, end: 40 },
+            at: Span { start: 0, end: 40 },
             found: format!("{} bytes", text.len()),
             accepted: format!("at most {MAX_SELECTOR_BYTES} bytes"),
             suggestion: None,
@@ -58,7 +58,7 @@ const SYMBOLS: [(&str, &str); 11] = [
     (",", ","),
 ];
 
-fn tokens(text: &str) -> Result<Vec<(Token, At)>, SelectError> {
+fn tokens(text: &str) -> Result<Vec<(Token, Span)>, SelectError> {
     let mut found = Vec::new();
     let mut start = 0;
     while let Some(first) = text[start..].chars().next() {
@@ -71,15 +71,15 @@ fn tokens(text: &str) -> Result<Vec<(Token, At)>, SelectError> {
         let (token, length) = match symbol {
             Some((written, meaning)) => (Token::Symbol(meaning), written.len()),
             None if matches!(first, '"' | '\'') => {
-                let (inner, length) = quoted(text, start)?;
+                let (inner, length) = read_quoted(text, start)?;
                 (Token::Quoted(inner), length)
             }
             None => word(text, start)?,
         };
-        found.push((token, At { start, end: start + length }));
+        found.push((token, Span { start, end: start + length }));
         start += length;
     }
-    found.push((Token::End, At { start: text.len(), end: text.len() }));
+    found.push((Token::End, Span { start: text.len(), end: text.len() }));
     Ok(found)
 }
 
@@ -89,7 +89,7 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectError> {
     let length = rest.find(|c: char| !is_plain(c)).unwrap_or(rest.len());
     let (plain, after) = rest.split_at(length);
     if plain.ends_with([':', '.']) && after.starts_with(['"', '\'']) {
-        let (key, more) = quoted(text, start + length)?;
+        let (key, more) = read_quoted(text, start + length)?;
         return Ok((Token::Word(format!("{plain}{key}")), length + more));
     }
     if length > 0 {
@@ -104,7 +104,7 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectError> {
     };
     Err(SelectError {
         text: text.to_owned(),
-        at: At { start, end: start + character.len_utf8() },
+        at: Span { start, end: start + character.len_utf8() },
         found: format!("{:?}", character.to_string()),
         accepted: "an attribute, an operator, or a value; a value that holds other characters \
                    than letters, digits and - _ . : / @ + % * ? stands between quotes"
@@ -114,7 +114,7 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectError> {
 }
 
 /// The text between quotes, and how long it is with them. A backslash takes the next as it is.
-fn quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
+fn read_quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
     let mut inner = String::new();
     let mut characters = text[start..].char_indices();
     let quote = characters.next().map_or('"', |(_, quote)| quote);
@@ -127,7 +127,7 @@ fn quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
     }
     Err(SelectError {
         text: text.to_owned(),
-        at: At { start, end: text.len() },
+        at: Span { start, end: text.len() },
         found: "the end within quotes".to_owned(),
         accepted: format!("a closing {quote}"),
         suggestion: None,
@@ -136,7 +136,7 @@ fn quoted(text: &str, start: usize) -> Result<(String, usize), SelectError> {
 
 struct Parser<'a> {
     text: &'a str,
-    tokens: Vec<(Token, At)>,
+    tokens: Vec<(Token, Span)>,
     place: usize,
     depth: usize,
 }
@@ -146,12 +146,12 @@ impl Parser<'_> {
         self.tokens.get(self.place).map_or(&Token::End, |(token, _)| token)
     }
 
-    fn at(&self) -> At {
-        let end = At { start: self.text.len(), end: self.text.len() };
+    fn at(&self) -> Span {
+        let end = Span { start: self.text.len(), end: self.text.len() };
         self.tokens.get(self.place).map_or(end, |(_, at)| *at)
     }
 
-    fn advance(&mut self) -> (Token, At) {
+    fn advance(&mut self) -> (Token, Span) {
         let current = (self.peek().clone(), self.at());
         self.place += 1;
         current
@@ -173,7 +173,7 @@ impl Parser<'_> {
         self.error(self.at(), accepted.to_owned(), None)
     }
 
-    fn error(&self, at: At, accepted: String, suggestion: Option<String>) -> SelectError {
+    fn error(&self, at: Span, accepted: String, suggestion: Option<String>) -> SelectError {
         let found = match self.text.get(at.start..at.end) {
             Some(part) if !part.is_empty() => format!("{part:?}"),
             _ => "the end".to_owned(),
@@ -222,10 +222,10 @@ impl Parser<'_> {
     }
 
     /// A test that ends with the token before the current one.
-    fn test(&self, at: At, attribute: Attribute, operator: Operator, values: Vec<Value>) -> Expr {
+    fn test(&self, at: Span, attribute: Attribute, operator: Operator, values: Vec<Value>) -> Expr {
         let last = self.tokens.get(self.place.saturating_sub(1));
-        let at = At { start: at.start, end: last.map_or(at.end, |(_, last)| last.end) };
-        Expr::Test(Test { attribute, operator, values, at })
+        let at = Span { start: at.start, end: last.map_or(at.end, |(_, last)| last.end) };
+        Expr::Comparison(Comparison { attribute, operator, values, at })
     }
 
     fn attribute(&mut self) -> Result<Attribute, SelectError> {
@@ -240,15 +240,15 @@ impl Parser<'_> {
             }
         };
         let (_, at) = self.advance();
-        Attribute::named(&name).map_err(|why| match why {
-            NoAttribute::Unknown => {
+        Attribute::by_name(&name).map_err(|why| match why {
+            AttributeError::Unknown => {
                 let accepted = format!("an attribute: {}", Attribute::accepted());
                 self.error(at, accepted, Attribute::suggestion(&name))
             }
-            NoAttribute::NoKey(prefix) => {
+            AttributeError::NoKey(prefix) => {
                 self.error(at, format!("{prefix} with a key, as in {prefix}:name"), None)
             }
-            NoAttribute::NoResource => {
+            AttributeError::NoResource => {
                 let accepted = format!("used. or free. with one of {}", resources(", "));
                 self.error(at, accepted, Attribute::suggestion(&name))
             }

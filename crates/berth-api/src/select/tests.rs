@@ -324,7 +324,7 @@ fn a_test_knows_where_it_stands() {
     let places: Vec<&str> = parts
         .iter()
         .map(|part| match part {
-            Expr::Test(test) => &text[test.at.start..test.at.end],
+            Expr::Comparison(test) => &text[test.at.start..test.at.end],
             other => panic!("{other:?}"),
         })
         .collect();
@@ -469,7 +469,7 @@ fn comparisons() -> impl Strategy<Value = String> {
         .prop_map(|(attribute, operator, second, day)| {
             let until = if day { second / 86_400 * 86_400 + 86_400 } else { second + 1 };
             let from = if day { until - 86_400 } else { second };
-            let text = Value::Moment(from, until).written(attribute::Kind::Date);
+            let text = Value::Moment(from, until).to_text(attribute::Kind::Date);
             format!("{attribute} {operator} {text}")
         });
     let words = prop_oneof![

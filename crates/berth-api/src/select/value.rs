@@ -16,7 +16,7 @@ pub enum Value {
     Switch(bool),
     /// A number in the attribute's unit: thousandths of a core, MiB, Mbit/s, parts per million.
     Number(i64),
-    /// A share of what may be promised, in parts per million.
+    /// A share of what can be allocated, in parts per million.
     Share(u64),
     /// A second or a day: from the first second to before the last, since the Unix epoch.
     Moment(i64, i64),
@@ -40,7 +40,7 @@ pub(super) fn is_plain(character: char) -> bool {
 }
 
 /// A text as it stands in a selector: plain where that reads back, else between quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) && !is_keyword(text) {
         return text.to_owned();
     }
@@ -58,7 +58,7 @@ impl Value {
         operator: Operator,
     ) -> Result<Self, String> {
         if operator == Operator::Like {
-            return Ok(Self::Text(collapsed(text)));
+            return Ok(Self::Text(collapse_stars(text)));
         }
         if attribute.has_share()
             && let Some(number) = text.strip_suffix('%')
@@ -112,9 +112,9 @@ impl Value {
     }
 
     /// The canonical text, which reads back to the same value.
-    pub(super) fn written(&self, kind: Kind) -> String {
+    pub(super) fn to_text(&self, kind: Kind) -> String {
         match (self, kind) {
-            (Self::Text(text), _) => quoted(text),
+            (Self::Text(text), _) => quote(text),
             (Self::Switch(on), _) => on.to_string(),
             (Self::Number(milli), Kind::Cpu) => units::cpu_exact(*milli),
             (Self::Number(mib), Kind::Size) => units::size_exact(*mib),
@@ -198,7 +198,7 @@ fn version(text: &str) -> Option<Value> {
 }
 
 /// `a**b` means `a*b`; one spelling makes the two equal.
-fn collapsed(glob: &str) -> String {
+fn collapse_stars(glob: &str) -> String {
     let mut shorter = String::with_capacity(glob.len());
     for character in glob.chars() {
         if character != '*' || !shorter.ends_with('*') {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::quantity::{self, Count};
 
-/// A version of the protocol that is spoken.
+/// A supported version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
     /// Memory in slots, and the server's compute unit.
@@ -81,7 +81,7 @@ struct Metrics {
 
 /// CPU and memory as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Said {
+struct SentSize {
     cpu_milli: u32,
     /// Bytes or slots.
     memory: u64,
@@ -100,7 +100,7 @@ pub struct Request {
     pub unit: Option<Size>,
     /// The machine's load.
     pub load: Option<f64>,
-    said: Said,
+    sent: SentSize,
     memory_in: MemoryIn,
 }
 
@@ -144,12 +144,12 @@ impl Request {
         let missing = |field: &str| format!("{field} is missing");
         let pod = body.pod.filter(|pod| !pod.name.is_empty()).ok_or_else(|| missing("pod.name"))?;
         let resources = body.resources.ok_or_else(|| missing("resources"))?;
-        let said = resources.read("resources", memory_in)?;
-        let wanted = said.size("resources", memory_in)?;
-        said.none_is_zero("resources")?;
+        let sent = resources.read("resources", memory_in)?;
+        let wanted = sent.size("resources", memory_in)?;
+        sent.check_nonzero("resources")?;
         let last_permit = body.last_permit.map(|last| {
-            let said = last.read("lastPermit", memory_in)?;
-            said.size("lastPermit", memory_in)
+            let sent = last.read("lastPermit", memory_in)?;
+            sent.size("lastPermit", memory_in)
         });
         let unit = match version {
             Version::V3_0 => None,
@@ -162,7 +162,7 @@ impl Request {
         // What ranks candidates of migrations is no reason to refuse a permit.
         let load = load.filter(|load| (0.0..=1_000_000.0).contains(load));
         let last_permit = last_permit.transpose()?;
-        Ok(Self { pod, wanted, last_permit, unit, load, said, memory_in })
+        Ok(Self { pod, wanted, last_permit, unit, load, sent, memory_in })
     }
 
     /// A server's unit, for an agent that has none of its own: of memory, whole slots.
@@ -180,15 +180,15 @@ impl Request {
     /// The response: never more than requested, nor than is reserved.
     #[must_use]
     pub fn answer(&self, permit: Size, moving: bool) -> Value {
-        let cpu_milli = permit.cpu_milli.min(self.said.cpu_milli);
+        let cpu_milli = permit.cpu_milli.min(self.sent.cpu_milli);
         let memory = match self.memory_in {
             MemoryIn::Bytes => {
                 let bytes = u64::from(permit.memory_mib).saturating_mul(MIB);
-                quantity::write_bytes(bytes.min(self.said.memory))
+                quantity::write_bytes(bytes.min(self.sent.memory))
             }
             MemoryIn::Slots(size) => {
                 let slots = permit.memory_mib.checked_div(size).unwrap_or(0);
-                u64::from(slots).min(self.said.memory).into()
+                u64::from(slots).min(self.sent.memory).into()
             }
         };
         let mut answer =
@@ -201,7 +201,7 @@ impl Request {
 }
 
 impl Resources {
-    fn read(&self, field: &str, memory_in: MemoryIn) -> Result<Said, String> {
+    fn read(&self, field: &str, memory_in: MemoryIn) -> Result<SentSize, String> {
         let cpu = amount(&self.cpus, Count::Thousandths);
         let cpu = cpu.and_then(|cpu| u32::try_from(cpu).ok()).filter(|cpu| *cpu <= Amounts::MAX);
         let wrong = |name: &str, value: &Value, accepted: &str| match value {
@@ -216,7 +216,7 @@ impl Resources {
         };
         let memory = amount(&self.mem, Count::Ones);
         let memory = memory.ok_or_else(|| wrong("mem", &self.mem, accepted))?;
-        Ok(Said { cpu_milli, memory })
+        Ok(SentSize { cpu_milli, memory })
     }
 }
 
@@ -228,15 +228,15 @@ fn amount(value: &Value, count: Count) -> Option<u64> {
     }
 }
 
-impl Said {
+impl SentSize {
     fn size(self, field: &str, memory_in: MemoryIn) -> Result<Size, String> {
         let mib = memory_in.mib(self.memory).ok_or_else(|| {
-            format!("{field}.mem is more than {} MiB, which nobody has", Amounts::MAX)
+            format!("{field}.mem is more than {} MiB, the most that is supported", Amounts::MAX)
         })?;
         Ok(Size::new(self.cpu_milli, mib))
     }
 
-    fn none_is_zero(self, field: &str) -> Result<(), String> {
+    fn check_nonzero(self, field: &str) -> Result<(), String> {
         let named = [("vCPUs", u64::from(self.cpu_milli)), ("mem", self.memory)];
         match named.into_iter().find(|(_, value)| *value == 0) {
             Some((name, _)) => Err(format!("{field}.{name} is 0; accepted is more than that")),
@@ -246,7 +246,7 @@ impl Said {
 
     /// As a compute unit. Whole MiB: half of one could not be granted.
     fn unit(self) -> Result<Size, String> {
-        self.none_is_zero("computeUnit")?;
+        self.check_nonzero("computeUnit")?;
         if !self.memory.is_multiple_of(MIB) {
             let bytes = self.memory;
             return Err(format!("computeUnit.mem is {bytes}; accepted are whole MiB"));
@@ -284,11 +284,14 @@ mod tests {
             for wanted in sizes.into_iter().filter(|wanted| *wanted >= used) {
                 let request = bytes(wanted);
                 for granted in [held, request.wanted] {
-                    let told = request.answer(granted, false);
-                    let told = &told["permit"]["mem"];
-                    let told = amount(told, Count::Ones).unwrap();
-                    assert!((used..=wanted).contains(&told), "{used} {wanted} {granted} {told}");
-                    assert!(told <= u64::from(granted.memory_mib) * MIB, "it is reserved");
+                    let answered = request.answer(granted, false);
+                    let answered = &answered["permit"]["mem"];
+                    let answered = amount(answered, Count::Ones).unwrap();
+                    assert!(
+                        (used..=wanted).contains(&answered),
+                        "{used} {wanted} {granted} {answered}"
+                    );
+                    assert!(answered <= u64::from(granted.memory_mib) * MIB, "it is reserved");
                 }
             }
         }

@@ -1,4 +1,8 @@
 //! Quantities as Kubernetes writes them, read exactly and in integers: `250m`, `1.5`, `4Gi`, `1e3`.
+//!
+//! Separate from [`crate::units`], which is another language, and from the Kubernetes scheduler's parser,
+//! which rounds up and saturates as the API server does: agents of this protocol get exactly what they
+//! asked for, so a quantity that is no whole number is refused.
 
 /// What a quantity is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +34,14 @@ const SUFFIXES: [(&str, i32, u32); 16] = [
 ];
 
 /// Reads a quantity; absent when it is none, is negative, is too large, or is no whole number of what
-/// it is counted in: nobody could be granted a part of that.
+/// it is counted in: a part of that could not be granted.
 pub(super) fn read(text: &str, count: Count) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(end)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = format!("{whole}{fraction}");
-    // A second dot is no digit; more digits than these are more than anybody has.
+    // A second dot is no digit; more digits than these are never needed.
     if digits.is_empty() || digits.len() > 30 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

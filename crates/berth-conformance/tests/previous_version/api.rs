@@ -96,7 +96,7 @@ impl Api {
     /// Stops the server and waits until its loops have let go of the ledger.
     pub(crate) async fn stop(self) {
         let Self { control, router, .. } = self;
-        control.stopping.cancel();
+        control.lifecycle.stop();
         let (began, left) = (stopwatch(), Arc::downgrade(&control));
         // The last handle closes connections, which waits.
         tokio::task::spawn_blocking(move || drop((router, control))).await.unwrap();

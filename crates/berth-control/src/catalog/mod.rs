@@ -1,8 +1,8 @@
-//! What is where, for readers: lists, pages, agents' assignments, the change of each.
+//! The catalogue: what is where, for readers.
 //!
-//! A copy of the ledger in memory beside the planner's, kept by a thread of its own, so that a long
-//! list never holds up a decision. It decides nothing: what it shows may be a moment old, and
-//! whoever acts on it is guarded by the ledger.
+//! A second copy of the ledger in memory, apart from the planner's and updated by a thread of its
+//! own, so that a long list never delays a decision. It decides nothing: it may be a moment old, and
+//! the ledger's guards check whatever is written because of it.
 
 mod locality;
 mod state;
@@ -22,9 +22,9 @@ use crate::documents::DocumentChange;
 use crate::workload::WorkloadKey;
 pub use locality::LocalityKey;
 
-/// What the catalogue is told, in the order in which it happened.
+/// An update of the catalogue. Updates come in the order in which things happened.
 pub enum CatalogUpdate {
-    /// Everything is told anew.
+    /// A snapshot begins.
     Begin,
     /// One thing of a snapshot.
     Load(SnapshotItem),
@@ -32,10 +32,10 @@ pub enum CatalogUpdate {
     Loaded,
     /// What happened.
     Events(Micros, Vec<EventBody>),
-    /// When agents were last heard, by whichever server.
-    Heard(Vec<(NodeId, i64)>),
+    /// When agents were last heard, by any server.
+    Heartbeats(Vec<(NodeId, i64)>),
     /// The log has been read to its end.
-    Passed,
+    EndOfLog,
     /// Answered when everything before it is in the catalogue.
     Barrier(oneshot::Sender<()>),
 }
@@ -43,21 +43,21 @@ pub enum CatalogUpdate {
 /// The copy for readers.
 pub struct Catalog {
     catalog: RwLock<CatalogState>,
-    /// One for each node that somebody watches.
+    /// One for each node that is watched.
     watched: Mutex<FxHashMap<NodeId, watch::Sender<u64>>>,
     /// Rises with everything that may make room.
     room: watch::Sender<u64>,
-    /// The policy in force, beside the catalog: every answer to a tenant asks for it.
+    /// The policy in force, readable without the lock: every answer to a tenant needs it.
     policy: ArcSwapOption<Policy>,
     documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
-    /// Workloads to be looked at, since something of theirs changed.
+    /// Workloads to be reconciled, since something of theirs changed.
     dirty: Mutex<FxHashSet<WorkloadKey>>,
-    /// Told whenever there are any.
-    pub work: tokio::sync::Notify,
+    /// Rises whenever there are any.
+    dirty_version: watch::Sender<u64>,
 }
 
 impl Catalog {
-    /// An empty catalogue, where to tell it what happens, and what documents changed.
+    /// An empty catalogue, the sender of its updates, and changes of documents.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -74,13 +74,13 @@ impl Catalog {
             policy: ArcSwapOption::empty(),
             documents,
             dirty: Mutex::default(),
-            work: tokio::sync::Notify::new(),
+            dirty_version: watch::Sender::new(0),
         });
         let (sender, receiver) = mpsc::channel();
         let kept = Arc::clone(&catalog);
         std::thread::Builder::new()
             .name("catalog".to_owned())
-            .spawn(move || kept.keep(&receiver))?;
+            .spawn(move || kept.run(&receiver))?;
         Ok((catalog, sender, changed))
     }
 
@@ -95,13 +95,13 @@ impl Catalog {
         self.policy.load_full()
     }
 
-    /// Told whenever something may have made room: a release, a node.
+    /// Changes whenever something may have made room: a release, a node.
     #[must_use]
     pub fn room(&self) -> watch::Receiver<u64> {
         self.room.subscribe()
     }
 
-    /// Told whenever what should be on a node changes.
+    /// Changes whenever what should be on a node does.
     #[must_use]
     pub fn watch(&self, node: &NodeId) -> watch::Receiver<u64> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,22 +109,22 @@ impl Catalog {
         watched.entry(node.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// Notes that a node's agent was heard.
-    pub fn heard(&self, node: &NodeId, at: i64) {
-        self.catalog.write().unwrap_or_else(PoisonError::into_inner).heard(node, at);
+    /// Records that a node's agent was heard.
+    pub(crate) fn record_heartbeat(&self, node: &NodeId, at: i64) {
+        self.catalog.write().unwrap_or_else(PoisonError::into_inner).record_heartbeat(node, at);
     }
 
-    fn keep(&self, notes: &Receiver<CatalogUpdate>) {
-        // A ledger that is read anew replaces what is known only when all of it was read.
+    fn run(&self, notes: &Receiver<CatalogUpdate>) {
+        // A snapshot replaces the current state only when it is complete.
         let mut fresh: Option<CatalogState> = None;
         let mut is_reload = false;
         while let Ok(first) = notes.recv() {
             let mut barriers = Vec::new();
-            let mut touched = state::Touched::default();
+            let mut changes = state::ChangeSet::default();
             let mut room = false;
             {
                 let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-                // A bounded number under one lock, so that readers get their turn.
+                // A bounded number under one lock, so that readers are not blocked for long.
                 for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
                     match note {
                         CatalogUpdate::Begin => fresh = Some(CatalogState::default()),
@@ -141,55 +141,61 @@ impl Catalog {
                             if std::mem::replace(&mut is_reload, true) {
                                 let _ = self.documents.send(DocumentChange::Reloaded);
                             }
-                            touched.workloads.extend(catalog.workloads.keys().cloned());
+                            changes.workloads.extend(catalog.workloads.keys().cloned());
                             room = true;
                         }
                         CatalogUpdate::Events(at, events) => {
                             for event in events {
                                 room |= makes_room(&event);
-                                self.tell_documents(&event);
-                                catalog.apply(at, event, &mut touched);
+                                self.forward_document_change(&event);
+                                catalog.apply(at, event, &mut changes);
                             }
                         }
-                        CatalogUpdate::Heard(heard) => {
+                        CatalogUpdate::Heartbeats(heard) => {
                             for (node, at) in heard {
-                                catalog.heard(&node, at);
+                                catalog.record_heartbeat(&node, at);
                             }
                         }
-                        CatalogUpdate::Passed => catalog.passed(),
+                        CatalogUpdate::EndOfLog => catalog.rotate_tombstones(),
                         CatalogUpdate::Barrier(reached) => barriers.push(reached),
                     }
                 }
-                room |= touched.made_room;
+                room |= changes.made_room;
                 if room {
                     self.policy.store(catalog.policy.clone());
                 }
             }
-            self.tell(&touched.nodes, room);
-            self.touch(touched.workloads);
+            self.notify_watchers(&changes.nodes, room);
+            self.mark_dirty(changes.workloads);
             for reached in barriers {
-                // Whoever waited may have gone.
+                // The caller may have stopped waiting.
                 let _ = reached.send(());
             }
         }
     }
 
-    /// Has workloads looked at.
-    pub fn touch(&self, workloads: impl IntoIterator<Item = WorkloadKey>) {
+    /// Has workloads reconciled.
+    pub fn mark_dirty(&self, workloads: impl IntoIterator<Item = WorkloadKey>) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         dirty.extend(workloads);
         if !dirty.is_empty() {
-            self.work.notify_one();
+            self.dirty_version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Workloads to be looked at; each is told of once.
+    /// Changes whenever workloads are to be reconciled.
+    #[must_use]
+    pub fn dirty_changes(&self) -> watch::Receiver<u64> {
+        self.dirty_version.subscribe()
+    }
+
+    /// Takes the workloads to be reconciled.
     #[must_use]
     pub fn take_dirty(&self) -> FxHashSet<WorkloadKey> {
         std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn tell_documents(&self, event: &EventBody) {
+    fn forward_document_change(&self, event: &EventBody) {
         if let EventBody::DocumentChanged { document, id, .. } = event {
             let _ = self
                 .documents
@@ -197,7 +203,7 @@ impl Catalog {
         }
     }
 
-    fn tell(&self, touched: &[NodeId], room: bool) {
+    fn notify_watchers(&self, changes: &[NodeId], room: bool) {
         if room {
             self.room.send_modify(|version| *version += 1);
         }
@@ -205,7 +211,7 @@ impl Catalog {
         if watched.is_empty() {
             return;
         }
-        for sender in touched.iter().filter_map(|node| watched.get(node)) {
+        for sender in changes.iter().filter_map(|node| watched.get(node)) {
             sender.send_modify(|version| *version += 1);
         }
     }

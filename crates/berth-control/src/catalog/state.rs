@@ -38,8 +38,8 @@ pub struct ClaimEntry {
     pub values: Vec<HeldValue>,
     /// When it was granted.
     pub created_at: Micros,
-    /// Its seat in its workload.
-    pub seat: Option<Slot>,
+    /// Its slot in its workload.
+    pub slot: Option<Slot>,
     /// How large it may be, if it is elastic.
     pub permit: Option<Permit>,
 }
@@ -48,7 +48,7 @@ impl ClaimEntry {
     /// The workload that it is a member of.
     #[must_use]
     pub fn workload(&self) -> Option<WorkloadKey> {
-        let workload = self.request.workload.as_deref().filter(|_| self.seat.is_some())?;
+        let workload = self.request.workload.as_deref().filter(|_| self.slot.is_some())?;
         Some((Text::from(self.request.tenant.as_str()), Text::from(workload)))
     }
 }
@@ -61,8 +61,8 @@ pub struct MemberEntry {
     pub key: ClaimKey,
     /// The node.
     pub node: NodeId,
-    /// Its seat.
-    pub seat: Slot,
+    /// Its slot.
+    pub slot: Slot,
     /// Its claim's fence.
     pub fence: i64,
     /// Its claim's state.
@@ -72,9 +72,9 @@ pub struct MemberEntry {
 impl MemberEntry {
     /// An instance that moves has a second claim, which is no second member.
     fn of(claim: &ClaimEntry) -> Option<Self> {
-        let seat = claim.seat.filter(|_| claim.key.role == Role::Primary)?;
+        let slot = claim.slot.filter(|_| claim.key.role == Role::Primary)?;
         let (key, node) = (claim.key, claim.node.clone());
-        Some(Self { key, node, seat, fence: claim.fence, state: claim.state })
+        Some(Self { key, node, slot, fence: claim.fence, state: claim.state })
     }
 }
 
@@ -96,9 +96,9 @@ pub struct NodeEntry {
 /// Requests as parsed before, by their stored text; a million claims share a few.
 const SPECS: usize = 4096;
 
-/// What an event touched.
+/// What an event changes.
 #[derive(Default)]
-pub(super) struct Touched {
+pub(super) struct ChangeSet {
     /// Nodes whose claims or state changed.
     pub(super) nodes: Vec<NodeId>,
     /// Workloads whose members, or what is wanted of them, changed.
@@ -107,7 +107,7 @@ pub(super) struct Touched {
     pub(super) made_room: bool,
 }
 
-impl Touched {
+impl ChangeSet {
     fn claim(&mut self, claim: &ClaimEntry) {
         self.nodes.push(claim.node.clone());
         self.workloads.extend(claim.workload());
@@ -133,10 +133,10 @@ pub struct CatalogState {
     pub policy: Option<Arc<Policy>>,
     /// What should run, by tenant and name.
     pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
-    /// Claims with a seat, by the workload they are members of.
+    /// Claims with a slot, by the workload they are members of.
     pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
-    /// Members that ended without being told to.
-    pub deaths: FxHashMap<WorkloadKey, CrashHistory>,
+    /// Members that ended without a release.
+    pub crashes: FxHashMap<WorkloadKey, CrashHistory>,
     /// The current version of each environment's secrets.
     pub secrets: BTreeMap<Text, Text>,
     specs: FxHashMap<Spec, Arc<InstanceRequest>>,
@@ -153,20 +153,20 @@ impl CatalogState {
         catalog
     }
 
-    /// Takes everything anew from a snapshot; what went lately is still remembered.
+    /// Replaces everything by a snapshot; tombstones are kept.
     pub(super) fn replace(&mut self, fresh: Self) {
-        let (gone, deaths) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.deaths));
-        *self = Self { gone, deaths, ..fresh };
+        let (gone, crashes) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.crashes));
+        *self = Self { gone, crashes, ..fresh };
     }
 
-    pub(super) fn heard(&mut self, node: &NodeId, at: i64) {
+    pub(super) fn record_heartbeat(&mut self, node: &NodeId, at: i64) {
         if let Some(entry) = self.nodes.get_mut(node) {
             entry.heard_at = entry.heard_at.max(at);
         }
     }
 
     /// What went before the last time the log was read to its end cannot come up again.
-    pub(super) fn passed(&mut self) {
+    pub(super) fn rotate_tombstones(&mut self) {
         let [fresh, old] = &mut self.gone;
         *old = std::mem::take(fresh);
     }
@@ -212,7 +212,7 @@ impl CatalogState {
         if let Some(known) = self.specs.get(spec) {
             return Some(Arc::clone(known));
         }
-        // What the ledger stored can be read; if not, the planner says so and loads anew.
+        // What the ledger stored can be decoded; if not, the planner reports it and reloads.
         let request = Arc::new(spec.request().ok()?);
         if self.specs.len() >= SPECS {
             self.specs.clear();
@@ -223,7 +223,7 @@ impl CatalogState {
 
     fn load_claim(&mut self, claim: Claim) {
         let Some(request) = self.request(&claim.spec) else { return };
-        let seat = claim.slot();
+        let slot = claim.slot();
         let values = claim.holdings.map(|ties| ties.values).unwrap_or_default();
         self.put_claim(ClaimEntry {
             key: claim.key,
@@ -236,7 +236,7 @@ impl CatalogState {
             request,
             values,
             created_at: claim.created_at,
-            seat,
+            slot,
             permit: claim.permit.as_deref().copied(),
         });
     }
@@ -248,7 +248,7 @@ impl CatalogState {
             node.claims.insert(entry.key);
         }
         if let Some(workload) = entry.workload() {
-            self.seat(workload, &entry);
+            self.add_member(workload, &entry);
         }
         let tenant = Text::from(entry.request.tenant.as_str());
         if let Some(name) = entry.name.clone().filter(|_| entry.key.role == Role::Primary) {
@@ -260,10 +260,10 @@ impl CatalogState {
     }
 
     /// Members are kept in order of their slots, in which they are judged fastest.
-    fn seat(&mut self, workload: WorkloadKey, claim: &ClaimEntry) {
+    fn add_member(&mut self, workload: WorkloadKey, claim: &ClaimEntry) {
         let Some(member) = MemberEntry::of(claim) else { return };
         let members = self.members.entry(workload).or_default();
-        let at = members.partition_point(|other| other.seat <= member.seat);
+        let at = members.partition_point(|other| other.slot <= member.slot);
         members.insert(at, member);
     }
 
@@ -320,7 +320,7 @@ impl CatalogState {
                 let before = self.workloads.insert(found.key.clone(), Arc::new(found));
                 // What kept ending before need not end now.
                 if let Some(before) = before.filter(|before| before.body.revision != revision) {
-                    self.deaths.remove(&before.key);
+                    self.crashes.remove(&before.key);
                 }
             }
             Err(error) => {
@@ -330,13 +330,13 @@ impl CatalogState {
         }
     }
 
-    /// Takes in what happened, and notes what it touched.
-    pub(super) fn apply(&mut self, at: Micros, body: EventBody, touched: &mut Touched) {
+    /// Takes in what happened, and notes what it changes.
+    pub(super) fn apply(&mut self, at: Micros, body: EventBody, changes: &mut ChangeSet) {
         match body {
-            EventBody::Allocated(allocated) => self.allocated(at, *allocated, touched),
+            EventBody::Allocated(allocated) => self.allocated(at, *allocated, changes),
             EventBody::State { instance_id, role, state, fence, lease_until, .. } => {
                 let key = ClaimKey { instance: instance_id, role };
-                self.edit(key, touched, |claim| {
+                self.edit(key, changes, |claim| {
                     // States only go forward; an older event that comes again changes nothing.
                     if claim.fence == fence && claim.state <= state {
                         (claim.state, claim.lease_until) = (state, lease_until);
@@ -344,30 +344,30 @@ impl CatalogState {
                 });
             }
             EventBody::Resized { instance_id, role, resources, .. } => {
-                self.resized(ClaimKey { instance: instance_id, role }, resources, touched);
+                self.resized(ClaimKey { instance: instance_id, role }, resources, changes);
             }
             EventBody::Permit { instance_id, fence, resources, permit, .. } => {
-                self.permitted(ClaimKey::primary(instance_id), fence, resources, *permit, touched);
+                self.permitted(ClaimKey::primary(instance_id), fence, resources, *permit, changes);
             }
             EventBody::Bounds { instance_id, resources, permit, min, max, .. } => {
                 let key = ClaimKey::primary(instance_id);
-                self.rebound(key, resources, *permit, (min, max), touched);
+                self.rebound(key, resources, *permit, (min, max), changes);
             }
             EventBody::Released { instance_id, role, fence, reason, .. } => {
                 let key = ClaimKey { instance: instance_id, role };
-                self.released(at, key, fence, &reason, touched);
+                self.released(at, key, fence, &reason, changes);
             }
             EventBody::NodeChanged { constraint_gen, facts } => {
-                self.touch_node(&facts.id, touched);
+                self.touch_node(&facts.id, changes);
                 self.put_node(*facts, constraint_gen);
             }
             EventBody::NodeState { node_id, state, constraint_gen } => {
                 self.set_state(&node_id, state, constraint_gen);
-                self.touch_node(&node_id, touched);
+                self.touch_node(&node_id, changes);
             }
             EventBody::NodeRemoved { node_id } => {
                 self.nodes.remove(&node_id);
-                touched.nodes.push(node_id);
+                changes.nodes.push(node_id);
             }
             EventBody::GroupChanged { group } => {
                 self.groups.insert(group.id.clone(), group);
@@ -384,10 +384,10 @@ impl CatalogState {
                     Some(workload) => self.define(&workload),
                     None => {
                         self.workloads.remove(&key);
-                        self.deaths.remove(&key);
+                        self.crashes.remove(&key);
                     }
                 }
-                touched.workloads.push(key);
+                changes.workloads.push(key);
             }
             EventBody::SecretsChanged { env, version } => match version {
                 Some(version) => drop(self.secrets.insert(env, version)),
@@ -404,17 +404,17 @@ impl CatalogState {
     }
 
     /// A node changed, and with it what can be said of the members on it.
-    fn touch_node(&self, node: &NodeId, touched: &mut Touched) {
-        touched.nodes.push(node.clone());
+    fn touch_node(&self, node: &NodeId, changes: &mut ChangeSet) {
+        changes.nodes.push(node.clone());
         let Some(entry) = self.nodes.get(node) else { return };
         let claims = entry.claims.iter().filter_map(|key| self.claims.get(key));
-        touched.workloads.extend(claims.filter_map(|claim| claim.workload()));
+        changes.workloads.extend(claims.filter_map(|claim| claim.workload()));
     }
 
-    fn edit(&mut self, key: ClaimKey, touched: &mut Touched, edit: impl FnOnce(&mut ClaimEntry)) {
+    fn edit(&mut self, key: ClaimKey, changes: &mut ChangeSet, edit: impl FnOnce(&mut ClaimEntry)) {
         if let Some(claim) = self.claims.get_mut(&key) {
             edit(Arc::make_mut(claim));
-            touched.claim(claim);
+            changes.claim(claim);
             if let Some(workload) = claim.workload()
                 && let Some(members) = self.members.get_mut(&workload)
                 && let Some(member) = members.iter_mut().find(|member| member.key == key)
@@ -424,7 +424,7 @@ impl CatalogState {
         }
     }
 
-    fn allocated(&mut self, at: Micros, allocated: Allocation, touched: &mut Touched) {
+    fn allocated(&mut self, at: Micros, allocated: Allocation, changes: &mut ChangeSet) {
         let key = ClaimKey { instance: allocated.instance_id, role: allocated.role };
         let known = self.claims.get(&key).map(|claim| claim.fence);
         let gone = self.gone.iter().filter_map(|gone| gone.get(&key).copied()).max();
@@ -434,7 +434,7 @@ impl CatalogState {
         let Some(request) = allocated.spec.as_ref().and_then(|spec| self.request(spec)) else {
             return;
         };
-        touched.nodes.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
+        changes.nodes.extend(self.claims.get(&key).map(|claim| claim.node.clone()));
         for volume in &request.volumes {
             if let Some(volume) = self.volumes.get_mut(volume) {
                 volume.attached_to = Some(key.instance);
@@ -451,16 +451,16 @@ impl CatalogState {
             request,
             values: allocated.values,
             created_at: at,
-            seat: allocated.slot,
+            slot: allocated.slot,
             permit: allocated.permit.as_deref().copied(),
         };
-        touched.claim(&entry);
+        changes.claim(&entry);
         self.put_claim(entry);
     }
 
-    fn resized(&mut self, key: ClaimKey, resources: Amounts, touched: &mut Touched) {
+    fn resized(&mut self, key: ClaimKey, resources: Amounts, changes: &mut ChangeSet) {
         let Some(claim) = self.claims.get(&key) else { return };
-        touched.claim(claim);
+        changes.claim(claim);
         let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
         self.put_claim(entry);
     }
@@ -471,7 +471,7 @@ impl CatalogState {
         fence: i64,
         resources: Amounts,
         permit: Permit,
-        touched: &mut Touched,
+        changes: &mut ChangeSet,
     ) {
         let Some(claim) = self.claims.get_mut(&key).filter(|claim| claim.fence == fence) else {
             return;
@@ -480,10 +480,10 @@ impl CatalogState {
         if claim.permit.is_some_and(|known| known.seq > permit.seq) {
             return;
         }
-        touched.claim(claim);
+        changes.claim(claim);
         let before = claim.amounts;
-        touched.made_room |= before.cpu_milli > resources.cpu_milli;
-        touched.made_room |= before.memory_mib > resources.memory_mib;
+        changes.made_room |= before.cpu_milli > resources.cpu_milli;
+        changes.made_room |= before.memory_mib > resources.memory_mib;
         let entry = Arc::make_mut(claim);
         (entry.amounts, entry.permit) = (resources, Some(permit));
         if let Some(node) = self.nodes.get_mut(&claim.node) {
@@ -498,10 +498,10 @@ impl CatalogState {
         resources: Amounts,
         permit: Permit,
         (min, max): (Amounts, Amounts),
-        touched: &mut Touched,
+        changes: &mut ChangeSet,
     ) {
         let Some(fence) = self.claims.get(&key).map(|claim| claim.fence) else { return };
-        self.permitted(key, fence, resources, permit, touched);
+        self.permitted(key, fence, resources, permit, changes);
         if let Some(claim) = self.claims.get_mut(&key) {
             let request = Arc::make_mut(&mut Arc::make_mut(claim).request);
             if let Some(elastic) = request.elastic.as_mut() {
@@ -516,7 +516,7 @@ impl CatalogState {
         key: ClaimKey,
         fence: i64,
         reason: &str,
-        touched: &mut Touched,
+        changes: &mut ChangeSet,
     ) {
         if self.claims.get(&key).is_some_and(|claim| claim.fence > fence) {
             return;
@@ -530,21 +530,21 @@ impl CatalogState {
                 volume.attached_to = None;
             }
         }
-        self.note_death(at, &claim, reason);
-        touched.claim(&claim);
+        self.record_crash(at, &claim, reason);
+        changes.claim(&claim);
     }
 
-    /// Remembers a member that ended without being told to.
-    fn note_death(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
-        let told =
+    /// Records a member that ended without a release.
+    fn record_crash(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
+        let is_planned =
             claim.state == ClaimState::Releasing || crate::workload::is_planned_release(reason);
-        let Some(workload) = claim.workload().filter(|_| !told) else { return };
+        let Some(workload) = claim.workload().filter(|_| !is_planned) else { return };
         if at.0 > claim.created_at.plus_seconds(CrashHistory::FORGOTTEN_AFTER_S).0 {
             // What ran for long is no crash loop when it ends.
-            self.deaths.remove(&workload);
+            self.crashes.remove(&workload);
             return;
         }
-        self.deaths.entry(workload).or_default().add(at);
+        self.crashes.entry(workload).or_default().add(at);
     }
 
     fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {

@@ -192,7 +192,7 @@ pub struct ClaimDump {
     pub name: Option<String>,
     /// What it asked for, without id and name.
     pub spec: Value,
-    /// What it holds beside amounts.
+    /// What it holds in addition to amounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ties: Option<ClaimHoldings>,
     /// The release that it runs.
@@ -240,7 +240,7 @@ pub struct WorkloadDump {
 pub struct GroupDump {
     /// The group.
     pub group: Group,
-    /// Where it must be, once somebody is there.
+    /// Where it must be, once it has members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<String>,
     /// Members by domain, as counted.

@@ -60,7 +60,7 @@ pub(super) struct Rows {
 }
 
 type Row = Map<String, Value>;
-type Taken = Result<(), LedgerError>;
+type RowResult = Result<(), LedgerError>;
 
 impl Rows {
     /// Reads them, as of one moment. Waits for the database.
@@ -73,7 +73,7 @@ impl Rows {
         Ok(rows)
     }
 
-    fn take(&mut self, table: &'static str, row: Row) -> Taken {
+    fn take(&mut self, table: &'static str, row: Row) -> RowResult {
         match table {
             "policy" => self.policy(read(table, row)?),
             "node" => self.node(read(table, row)?),
@@ -94,7 +94,7 @@ impl Rows {
         }
     }
 
-    fn policy(&mut self, row: PolicyRow) -> Taken {
+    fn policy(&mut self, row: PolicyRow) -> RowResult {
         if row.active != 0 {
             let body = parse("policy", &row.body)?;
             self.policy = Some(PolicyDump { name: row.name, hash: row.hash, body });
@@ -102,14 +102,14 @@ impl Rows {
         Ok(())
     }
 
-    fn node(&mut self, row: NodeRow) -> Taken {
+    fn node(&mut self, row: NodeRow) -> RowResult {
         let mut facts: NodeFacts = parse("node", &row.facts)?;
         facts.heartbeat_at = Timestamp(row.heartbeat_at);
         self.facts.insert(NodeId::new(&row.id), facts);
         Ok(())
     }
 
-    fn room(&mut self, row: RoomRow) -> Taken {
+    fn room(&mut self, row: RoomRow) -> RowResult {
         let id = NodeId::new(&row.node);
         let facts = self.facts.remove(&id);
         let facts = facts.ok_or_else(|| corrupt("node_room", "a node without facts"))?;
@@ -148,14 +148,14 @@ impl Rows {
         Ok(())
     }
 
-    fn class(&mut self, row: ClassRow) -> Taken {
+    fn class(&mut self, row: ClassRow) -> RowResult {
         if let Some(node) = self.nodes.get_mut(&NodeId::new(&row.node)) {
             node.classes.insert(row.class, ClassDump { limit: row.lim, used: row.used });
         }
         Ok(())
     }
 
-    fn claim(&mut self, row: ClaimRow) -> Taken {
+    fn claim(&mut self, row: ClaimRow) -> RowResult {
         let role = Role::from_number(row.role).ok_or_else(|| corrupt("claim", "its role"))?;
         let state = ClaimState::from_number(row.state);
         let ties = row.ties.as_deref().map(|ties| parse("claim", ties)).transpose()?;
@@ -186,7 +186,7 @@ impl Rows {
         Ok(())
     }
 
-    fn group(&mut self, mut row: Row) -> Taken {
+    fn group(&mut self, mut row: Row) -> RowResult {
         let home = row.remove("home").and_then(|home| home.as_str().map(str::to_owned));
         let group: Group = read("placement_group", row)?;
         let members = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Rows {
         Ok(())
     }
 
-    fn domain(&mut self, row: DomainRow) -> Taken {
+    fn domain(&mut self, row: DomainRow) -> RowResult {
         let group = self.groups.get_mut(&row.placement_group);
         let group =
             group.ok_or_else(|| corrupt("placement_group_domain", "a group that is not there"))?;
@@ -202,14 +202,14 @@ impl Rows {
         Ok(())
     }
 
-    fn volume(&mut self, row: VolumeRow) -> Taken {
+    fn volume(&mut self, row: VolumeRow) -> RowResult {
         let attached_to = row.attached_to.as_deref().map(uuid).transpose()?.map(InstanceId);
         let (id, tenant, home) = (row.id, row.tenant, NodeId::new(&row.home));
         self.volumes.push(Volume { id, tenant, home, attached_to });
         Ok(())
     }
 
-    fn tenant(&mut self, row: TenantRow) -> Taken {
+    fn tenant(&mut self, row: TenantRow) -> RowResult {
         self.quotas.push(QuotaDump {
             tenant: row.tenant,
             limits: Quota {
@@ -228,14 +228,14 @@ impl Rows {
         Ok(())
     }
 
-    fn workload(&mut self, row: WorkloadRow) -> Taken {
+    fn workload(&mut self, row: WorkloadRow) -> RowResult {
         let WorkloadRow { tenant, name, revision, replicas, body } = row;
         let body = parse("workload", &body)?;
         self.workloads.push(WorkloadDump { tenant, name, revision, replicas, body });
         Ok(())
     }
 
-    fn document(&mut self, row: DocumentRow) -> Taken {
+    fn document(&mut self, row: DocumentRow) -> RowResult {
         let (id, revision) = (row.id, row.rev);
         match row.kind.as_str() {
             migration::KIND if id != migration::GUARD => {
@@ -250,7 +250,7 @@ impl Rows {
                 let record = parse("document", &row.body)?;
                 self.volume_moves.push(StoredRecord { id, revision, record });
             }
-            // Tokens, keys and tickets are nobody's business here.
+            // Tokens, keys and tickets must not be in a dump.
             _ => {}
         }
         Ok(())

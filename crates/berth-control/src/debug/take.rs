@@ -17,21 +17,21 @@ use super::dump::{CatalogueNode, Copies, Cursors, Dump, InFlight, SCHEMA};
 use super::rows::Rows;
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
-use crate::elastic::account;
+use crate::elastic::node_account;
 use crate::error::{ControlError, ControlResult};
 
 /// Nodes that are looked at under one lock, and between two plans.
 const PART: usize = 256;
 
-/// How often it is asked whether the planner has come as far as the rows.
-const TRIES: u32 = 60;
+/// How often it is asked whether the copies have come as far as the rows.
+const TRIES: u32 = 1000;
 
 /// How long it is waited each time.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(10);
 
 /// What copies say of one node.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct NodeObservation {
     catalogue: Option<CatalogueNode>,
     /// Its claims in the catalogue. While they are kept here, each change of one makes a new entry.
     claims: Vec<Arc<ClaimEntry>>,
@@ -41,7 +41,7 @@ struct Seen {
     planned: bool,
 }
 
-impl Seen {
+impl NodeObservation {
     /// Whether nothing of it changed since an earlier look.
     fn unchanged_since(&self, before: &Self) -> bool {
         let same_entries = self.claims.len() == before.claims.len()
@@ -62,11 +62,13 @@ pub async fn take(control: &ControlPlane) -> ControlResult<Dump> {
     let at = control.now();
     let before = look(control, at).await?;
     let rows = control.read(Rows::read).await?;
+    let is_observed = wait_until_observed(control).await;
     let cursor = reach(control, rows.cursor).await?;
     let after = look(control, at).await?;
     let in_flight = in_flight(control).await?;
     let cursors = Cursors { ledger: rows.cursor, replica: cursor };
-    let put = move || put_together(rows, &before, after, at, cursors, in_flight);
+    let reached = is_observed && cursor >= rows.cursor;
+    let put = move || put_together(rows, &before, after, at, reached, cursors, in_flight);
     tokio::task::spawn_blocking(put).await.map_err(|_| stopping())
 }
 
@@ -74,11 +76,26 @@ fn stopping() -> ControlError {
     ControlError::unavailable("stopping", "the server is stopping")
 }
 
+/// Waits until this server has been told of all its own commits that can be in the rows, for a while.
+/// A commit is durable, and read by others, before the copies are told of it, and the cursor does not
+/// show that: it passes over what this server wrote itself. Returns whether it has been told.
+async fn wait_until_observed(control: &ControlPlane) -> bool {
+    let position = control.ledger.writer_position();
+    for _ in 0..TRIES {
+        if control.ledger.is_observed(&position) {
+            return true;
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    false
+}
+
 /// Waits until the planner has taken in all that is in the rows, for a while. Returns how far it is.
 async fn reach(control: &ControlPlane, cursor: i64) -> ControlResult<i64> {
     let mut reached = 0;
     for _ in 0..TRIES {
-        reached = control.placer.look(|replica| replica.cursor).await.ok_or_else(stopping)?;
+        reached =
+            control.placer.query_replica(|replica| replica.cursor).await.ok_or_else(stopping)?;
         if reached >= cursor {
             break;
         }
@@ -88,7 +105,10 @@ async fn reach(control: &ControlPlane, cursor: i64) -> ControlResult<i64> {
 }
 
 /// What the copies say of every node.
-async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<NodeId, Seen>> {
+async fn look(
+    control: &ControlPlane,
+    at: Timestamp,
+) -> ControlResult<FxHashMap<NodeId, NodeObservation>> {
     control.wait_for_read_your_writes().await;
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
@@ -96,7 +116,7 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
     let mut seen = FxHashMap::default();
     for part in nodes.chunks(PART) {
         let ids = part.to_vec();
-        let looked = control.placer.look(move |replica| replica.use_of(&ids)).await;
+        let looked = control.placer.query_replica(move |replica| replica.use_of(&ids)).await;
         let mirrored = looked.ok_or_else(stopping)?;
         let catalog = control.catalog.read();
         for (node, (replica, planned)) in part.iter().zip(mirrored) {
@@ -111,8 +131,10 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
                 CatalogueNode { generation: entry.generation, used: entry.room.used, claims: sum }
             });
             let now = at.as_second();
-            let of = |entry| account(&catalog, &control.migrations, &settings, entry, now);
-            let seen_here = Seen { catalogue, claims, account: entry.map(of), replica, planned };
+            let of =
+                |entry| node_account(&catalog, &control.moves.migrations, &settings, entry, now);
+            let seen_here =
+                NodeObservation { catalogue, claims, account: entry.map(of), replica, planned };
             seen.insert(node.clone(), seen_here);
         }
     }
@@ -120,24 +142,27 @@ async fn look(control: &ControlPlane, at: Timestamp) -> ControlResult<FxHashMap<
 }
 
 async fn in_flight(control: &ControlPlane) -> ControlResult<InFlight> {
-    let looked = control.placer.look(|replica| (replica.in_flight(), replica.remembered())).await;
+    let looked =
+        control.placer.query_replica(|replica| (replica.in_flight(), replica.remembered())).await;
     let (planned, remembered) = looked.ok_or_else(stopping)?;
-    let open = control.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
+    let open =
+        control.moves.migrations.all().iter().filter(|(_, known)| known.value.is_open()).count();
     Ok(InFlight {
         planned,
         remembered,
         waiting: control.queue.waiting(),
         migrations: open,
-        drains: control.drains.nodes().len(),
+        drains: control.moves.drains.nodes().len(),
         degraded: control.degraded.count(),
     })
 }
 
 fn put_together(
     mut rows: Rows,
-    before: &FxHashMap<NodeId, Seen>,
-    mut after: FxHashMap<NodeId, Seen>,
+    before: &FxHashMap<NodeId, NodeObservation>,
+    mut after: FxHashMap<NodeId, NodeObservation>,
     at: Timestamp,
+    reached: bool,
     cursors: Cursors,
     in_flight: InFlight,
 ) -> Dump {
@@ -146,7 +171,6 @@ fn put_together(
         Policy::from_json(&policy.body.to_string()).ok()
     });
     let settings = policy.map(|policy| policy.elastic().clone()).unwrap_or_default();
-    let reached = cursors.replica >= cursors.ledger;
     for (id, node) in &mut rows.nodes {
         let on = settings.on(&node.facts);
         (node.compute_unit, node.watermark) = (on.compute_unit, on.watermark);
@@ -197,7 +221,7 @@ mod tests {
             request: Arc::new(InstanceRequest::new(id, "acme", Amounts::default())),
             values: Vec::new(),
             created_at: Micros::default(),
-            seat: None,
+            slot: None,
             permit: None,
         })
     }
@@ -205,9 +229,9 @@ mod tests {
     #[test]
     fn a_node_is_not_steady_when_one_instance_went_and_another_of_its_size_came() {
         let stayed = claim(1);
-        let seen = |claims: &[&Arc<ClaimEntry>]| Seen {
+        let seen = |claims: &[&Arc<ClaimEntry>]| NodeObservation {
             claims: claims.iter().map(|claim| Arc::clone(claim)).collect(),
-            ..Seen::default()
+            ..NodeObservation::default()
         };
         assert!(seen(&[&stayed]).unchanged_since(&seen(&[&stayed])));
         assert!(!seen(&[&claim(2)]).unchanged_since(&seen(&[&stayed])));
@@ -216,12 +240,13 @@ mod tests {
     #[test]
     fn a_node_is_not_steady_when_an_instance_was_resized_and_resized_back() {
         let mut entry = claim(1);
-        let before = Seen { claims: vec![Arc::clone(&entry)], ..Seen::default() };
+        let before =
+            NodeObservation { claims: vec![Arc::clone(&entry)], ..NodeObservation::default() };
         let amounts = entry.amounts;
         for cpu_milli in [500, amounts.cpu_milli] {
             Arc::make_mut(&mut entry).amounts.cpu_milli = cpu_milli;
         }
-        let after = Seen { claims: vec![entry], ..Seen::default() };
+        let after = NodeObservation { claims: vec![entry], ..NodeObservation::default() };
         assert!(!after.unchanged_since(&before));
     }
 }

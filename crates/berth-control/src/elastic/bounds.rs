@@ -2,7 +2,7 @@
 
 use berth_api::{Permit, SetBounds};
 use berth_engine::InstanceId;
-use berth_ledger::{Answer as Told, Bounds, ClaimKey, Op, Text};
+use berth_ledger::{Answer, Bounds, ClaimKey, Op, Text};
 
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
@@ -34,12 +34,12 @@ pub async fn set_bounds(
     if asked.min.memory_mib == 0 {
         return Err(ControlError::field("min.memory_mib", Some("0".to_owned()), "1 or more"));
     }
-    let books_tenant = {
+    let stored_tenant = {
         let catalog = control.catalog.read();
         let claim = catalog.claims.get(&ClaimKey::primary(instance));
         claim.map(|claim| claim.request.tenant.clone())
     };
-    let seen = books_tenant.filter(|tenant| caller.sees(tenant));
+    let seen = stored_tenant.filter(|tenant| caller.sees(tenant));
     let Some(tenant) = seen else {
         return Err(ControlError::not_found("instance", &instance.to_string()));
     };
@@ -51,14 +51,14 @@ pub async fn set_bounds(
     });
     let subject = format!("{instance} between {} and {}", asked.min, asked.max);
     match control.call(caller, "instance.bounds", subject, None, op).await? {
-        Told::Permit(answer) => drop((*answer)?),
+        Answer::Permit(answer) => drop((*answer)?),
         other => return Err(unexpected(&other)),
     }
     control.wait_for_read_your_writes().await;
     let catalog = control.catalog.read();
     let claim = catalog.claims.get(&ClaimKey::primary(instance)).cloned();
     drop(catalog);
-    let permit =
-        claim.and_then(|claim| super::read(control, &claim, (sees_nodes, !caller.is_tenant())));
+    let permit = claim
+        .and_then(|claim| super::read_permit(control, &claim, (sees_nodes, !caller.is_tenant())));
     permit.ok_or_else(|| ControlError::not_found("instance", &instance.to_string()))
 }

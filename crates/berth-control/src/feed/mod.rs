@@ -2,7 +2,7 @@
 //!
 //! Events are read once, made into JSON once, and kept for a while; ten thousand streams share
 //! them. A stream that falls behind what is kept reads from the ledger until it has caught up.
-//! Nobody reads the log while nobody streams.
+//! The log is not read while there are no streams.
 
 mod view;
 
@@ -23,15 +23,10 @@ const KEPT: usize = 20_000;
 const PAGE: usize = 1000;
 
 /// How long the reader waits for this server's own commits before it looks for others'.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
-#[derive(Default)]
-struct Ring {
-    events: VecDeque<Arc<FeedEvent>>,
-}
-
-struct Shared {
-    ring: Mutex<Ring>,
+struct FeedState {
+    events: Mutex<VecDeque<Arc<FeedEvent>>>,
     newest: watch::Sender<i64>,
     streams: AtomicUsize,
 }
@@ -40,7 +35,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Feed {
     ledger: Ledger,
-    shared: Arc<Shared>,
+    shared: Arc<FeedState>,
 }
 
 /// A stream's share in the feed; the log is read while there is one.
@@ -61,8 +56,8 @@ impl Feed {
     /// # Errors
     /// When no thread can be started.
     pub fn start(ledger: Ledger) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            ring: Mutex::default(),
+        let shared = Arc::new(FeedState {
+            events: Mutex::default(),
             newest: watch::Sender::new(0),
             streams: AtomicUsize::new(0),
         });
@@ -72,9 +67,9 @@ impl Feed {
             let mut seen = 0;
             // Ends with the feed.
             while let Some(shared) = weak.upgrade() {
-                seen = reading.wait_for_commit(seen, LOOK_EVERY);
+                seen = reading.wait_for_commit(seen, POLL_PERIOD);
                 if shared.streams.load(Ordering::Relaxed) > 0 {
-                    shared.read_on(&reading);
+                    shared.read_new_events(&reading);
                 }
             }
         })?;
@@ -122,9 +117,9 @@ impl Feed {
     }
 }
 
-impl Shared {
+impl FeedState {
     /// Reads what came since, as long as there is more.
-    fn read_on(&self, ledger: &Ledger) {
+    fn read_new_events(&self, ledger: &Ledger) {
         loop {
             let cursor = match self.last() {
                 Some(cursor) => cursor,
@@ -140,7 +135,7 @@ impl Shared {
             };
             let Ok(page) = ledger.events_after(cursor.max(*self.newest.borrow()), PAGE) else {
                 // The log was cut or replaced: streams find out for themselves.
-                self.lock().events.clear();
+                self.lock().clear();
                 return;
             };
             if page.events.is_empty() {
@@ -148,32 +143,32 @@ impl Shared {
             }
             {
                 let mut ring = self.lock();
-                ring.events.extend(page.events.into_iter().map(|e| Arc::new(FeedEvent::of(e))));
-                let surplus = ring.events.len().saturating_sub(KEPT);
-                ring.events.drain(..surplus);
+                ring.extend(page.events.into_iter().map(|e| Arc::new(FeedEvent::of(e))));
+                let surplus = ring.len().saturating_sub(KEPT);
+                ring.drain(..surplus);
             }
             self.newest.send_replace(page.cursor);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<FeedEvent>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last(&self) -> Option<i64> {
-        self.lock().events.back().map(|event| event.seq)
+        self.lock().back().map(|event| event.seq)
     }
 
     /// Kept events after a cursor; absent when they are no longer, or not yet, kept.
     fn kept_after(&self, cursor: i64, most: usize) -> Option<Vec<Arc<FeedEvent>>> {
         let ring = self.lock();
-        let first = ring.events.front()?.seq;
+        let first = ring.front()?.seq;
         let next = cursor.saturating_add(1);
         if next < first {
             return None;
         }
         let skip = usize::try_from(next - first).unwrap_or(usize::MAX);
-        Some(ring.events.iter().skip(skip).take(most).cloned().collect())
+        Some(ring.iter().skip(skip).take(most).cloned().collect())
     }
 }
 

@@ -130,7 +130,7 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
     }
 }
 
-/// Tells an instance to stop because its node's drain is overdue.
+/// Stops an instance because its node's drain is overdue.
 async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> ControlResult<()> {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
     let release = Release {
@@ -180,7 +180,7 @@ pub(super) async fn start_revalidated(
 ) -> Result<Migration, StartFailure> {
     for _ in 0..TRIES {
         // Read before the state that is checked: a later decision of another server voids this one.
-        let decided_after = Some(control.migrations.guard());
+        let decided_after = Some(control.moves.migrations.guard());
         control.wait_for_read_your_writes().await;
         let cost = revalidate()?;
         migration::find_destination(control, instance, Some(to.clone())).await?;

@@ -50,7 +50,8 @@ impl FleetSnapshot {
     /// When the server is stopping.
     pub(crate) async fn take(control: &ControlPlane) -> ControlResult<Self> {
         control.wait_for_read_your_writes().await;
-        let policy = control.placer.look(|replica| replica.engine().policy().clone()).await;
+        let policy =
+            control.placer.query_replica(|replica| replica.engine().policy().clone()).await;
         let policy = policy.ok_or_else(stopping)?;
         let now = Timestamp(control.now().as_second());
         let catalog = control.catalog.read();

@@ -1,4 +1,4 @@
-//! What a caller is told of its placement.
+//! The answer to a placement, as its caller may see it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use berth_engine::workload::deletion_cost;
 use berth_engine::{Explanation, NodeId, Policy, Refusal};
 use berth_ledger::{GrantedClaim, Slot};
 
-use super::Prepared;
+use super::PreparedPlacement;
 use crate::caller::Caller;
 use crate::catalog::Catalog;
 use crate::clock::moment;
@@ -54,7 +54,7 @@ impl Audience {
     #[must_use]
     pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
         let Some(tenant) = &self.tenant else { return refusals };
-        // Without a policy nobody has said what a tenant may see.
+        // Without a policy it is not known what a tenant may see.
         let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
         refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()
@@ -67,9 +67,9 @@ impl Audience {
     }
 }
 
-/// The claim path's answer, as the caller is told.
+/// The claim path's answer, as the caller may see it.
 pub(crate) fn placed_or_error(
-    prepared: &Prepared,
+    prepared: &PreparedPlacement,
     answer: PlaceAnswer,
     audience: &Audience,
 ) -> ControlResult<Placed> {
@@ -79,7 +79,7 @@ pub(crate) fn placed_or_error(
         PlaceAnswer::Refused(by) => Err(ControlError::from(&by)),
         PlaceAnswer::Contended(conflict) => {
             let why = describe_guard(&conflict.guard);
-            let detail = format!("others were faster every time; the last time, {why}");
+            let detail = format!("too many concurrent placements; the last conflict: {why}");
             Err(ControlError::conflict("contended", detail).retry_after(1))
         }
         PlaceAnswer::Invalid(invalid) => Err(invalid_request(&invalid)),
@@ -116,7 +116,7 @@ fn no_room(refusals: Vec<Refusal>) -> ControlError {
     error.titled("no node can take it").refusals(refusals)
 }
 
-fn placed(prepared: &Prepared, granted: Granted, audience: &Audience) -> Placed {
+fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -> Placed {
     let request = &prepared.request;
     let instances = granted.grant.claims.iter();
     let instances = instances.map(|claim| instance(prepared, claim, audience)).collect();
@@ -138,7 +138,11 @@ fn placed(prepared: &Prepared, granted: Granted, audience: &Audience) -> Placed 
     }
 }
 
-fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> PlacedInstance {
+fn instance(
+    prepared: &PreparedPlacement,
+    claim: &GrantedClaim,
+    audience: &Audience,
+) -> PlacedInstance {
     let asked = prepared.instances().iter().find(|instance| instance.id == claim.instance);
     let is_real = !prepared.request.dry_run;
     let values = claim.values.iter();
@@ -151,15 +155,15 @@ fn instance(prepared: &Prepared, claim: &GrantedClaim, audience: &Audience) -> P
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),
         values: values.filter(|_| is_real).collect(),
-        seat: claim.slot.map(|it| seat(it, &claim.node, audience)),
+        seat: claim.slot.map(|it| placed_slot(it, &claim.node, audience)),
     }
 }
 
-/// A seat, and what follows of the kind of node it is on.
-fn seat(given: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
+/// A slot, and what follows from the kind of node it is on.
+fn placed_slot(slot: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
     let catalog = audience.catalog.read();
     let on = catalog.nodes.get(node).map(|node| node.facts.capacity_type);
-    let Slot { revision, slot } = given;
+    let Slot { revision, slot } = slot;
     PlacedSlot { revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }
 

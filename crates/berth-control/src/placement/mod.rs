@@ -8,20 +8,19 @@ use std::time::Duration;
 
 use berth_api::Placed;
 use berth_ledger::{LedgerError, Text};
-use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 use crate::REQUESTS;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
-use crate::placer::{Actor, PlaceAnswer, PlaceJob};
+use crate::placer::{Actor, PlaceAnswer};
 
 pub use crate::instance_spec::request_of;
 pub use answer::Audience;
 pub use answer::decision_id;
 pub(crate) use answer::placed_or_error;
-pub use read::Prepared;
+pub use read::PreparedPlacement;
 pub(crate) use read::prepare;
 pub use read::tenant_for;
 
@@ -32,7 +31,7 @@ pub use read::tenant_for;
 pub(crate) async fn place_now(
     control: &ControlPlane,
     caller: &Caller,
-    prepared: &Prepared,
+    prepared: &PreparedPlacement,
 ) -> ControlResult<Placed> {
     let answer = decide(control, prepared, Some(actor(caller)), false).await;
     placed_or_error(prepared, answer, &Audience::of(control, caller, &prepared.tenant))
@@ -43,19 +42,17 @@ pub(crate) fn actor(caller: &Caller) -> Actor {
     Actor { name: Text::from(caller.actor()), origin: Text::from(caller.origin()) }
 }
 
-/// Asks the claim path. A quiet request is a try in passing: it is neither counted nor explained.
+/// Asks the claim path. A quiet request is neither counted nor explained.
 pub(crate) async fn decide(
     control: &ControlPlane,
-    prepared: &Prepared,
+    prepared: &PreparedPlacement,
     by: Option<Actor>,
     quiet: bool,
 ) -> PlaceAnswer {
     let mut request = prepared.place_request();
     (request.by, request.quiet) = (by, quiet);
-    let (sender, receiver) = oneshot::channel();
-    let reply = Box::new(move |answer| drop(sender.send(answer)));
     let began = tokio::time::Instant::now();
-    control.placer.submit(PlaceJob { request, reply });
+    let receiver = control.placer.send(request);
     let span = tracing::info_span!(
         target: REQUESTS,
         "decide",
@@ -65,14 +62,14 @@ pub(crate) async fn decide(
     );
     let answer = receiver.instrument(span).await;
     let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
-    // Tries in passing and dry runs are not what callers asked for.
+    // Retries of waiting requests and dry runs are not counted.
     if !quiet && !prepared.request.dry_run {
-        count(control, &answer, began.elapsed());
+        count_answer(control, &answer, began.elapsed());
     }
     answer
 }
 
-fn count(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
+fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
     let (outcome, code, instances) = match answer {
         PlaceAnswer::Granted(granted) => ("granted", None, granted.grant.claims.len()),
         PlaceAnswer::NoRoom(refusals) => {

@@ -21,7 +21,7 @@ pub(crate) const DEFAULT_LEASE_S: u32 = 120;
 
 /// A request that was read and found in order.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedPlacement {
     /// The request with everything filled in that the server chooses.
     pub request: PlaceRequest,
     /// The tenant.
@@ -29,7 +29,7 @@ pub struct Prepared {
     instances: Vec<Arc<InstanceRequest>>,
 }
 
-impl Prepared {
+impl PreparedPlacement {
     /// Whether it may wait.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -80,7 +80,7 @@ pub(crate) async fn prepare(
     caller: &Caller,
     mut request: PlaceRequest,
     header_id: Option<String>,
-) -> ControlResult<Prepared> {
+) -> ControlResult<PreparedPlacement> {
     let tenant = tenant_for(caller, request.tenant.as_deref())?;
     check_bounds(&request)?;
     let request_id = match (request.request_id.take(), header_id) {
@@ -108,7 +108,7 @@ pub(crate) async fn prepare(
         ));
     }
     (request.tenant, request.request_id) = (Some(tenant.clone()), Some(request_id));
-    Ok(Prepared { request, tenant, instances })
+    Ok(PreparedPlacement { request, tenant, instances })
 }
 
 /// Whose a request is: what it says, if the caller may; else the caller's only or first tenant.
@@ -187,10 +187,12 @@ async fn expand(
     for set in &spec.attachments {
         request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);
     }
-    // Sets may share volumes with each other and with what is named beside them.
+    // Sets may share volumes with each other and with volumes that are named as well.
     let mut known = std::collections::BTreeSet::new();
     request.volumes.retain(|volume| known.insert(volume.clone()));
-    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+    if let Some(volume) =
+        request.volumes.iter().find(|it| control.moves.volume_moves.is_stopping(it))
+    {
         let why = format!("volume {volume} is on its way to another node");
         return Err(ControlError::conflict("volume_moving", why).retry_after(5));
     }

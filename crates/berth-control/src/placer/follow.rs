@@ -1,11 +1,11 @@
-//! Taking in what others committed.
+//! Applying what others committed.
 //!
-//! A server alone on its ledger has nothing to follow: what it committed itself it knows. Once
-//! another writer's events were seen, every event is taken in, the own ones too, since only their
+//! A server alone on its ledger has nothing to follow: it knows what it committed itself. Once
+//! another writer's events were seen, every event is applied, its own ones too, since only their
 //! order says which of two is the newer.
 //!
-//! When a connection was lost, a commit may have happened that nobody was told of, neither the
-//! planner nor whoever asked for it. Then the fleet is loaded anew.
+//! When a connection was lost, a commit may have happened whose answer was lost, so that neither the
+//! planner nor the caller knows of it. Then the fleet is loaded again.
 
 use berth_engine::{Policy, Timestamp};
 use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text, WriterPosition};
@@ -15,40 +15,40 @@ use super::{CatalogSender, Message};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 
-/// Loads the fleet as the ledger has it, and tells whoever listens the same.
+/// Loads the fleet as the ledger has it, and sends the same to the catalogue.
 pub(super) fn load(
     ledger: &Ledger,
     policy: Policy,
     catalog_sender: &CatalogSender,
 ) -> Result<FleetReplica, LedgerError> {
     let mut replica = FleetReplica::new(policy);
-    catalog_sender.tell(|| CatalogUpdate::Begin);
+    catalog_sender.send(|| CatalogUpdate::Begin);
     replica.cursor = ledger.snapshot(|item: SnapshotItem| {
-        if catalog_sender.is_there() {
-            catalog_sender.tell(|| CatalogUpdate::Load(item.clone()));
+        if catalog_sender.is_connected() {
+            catalog_sender.send(|| CatalogUpdate::Load(item.clone()));
         }
         replica.load(item)
     })?;
-    catalog_sender.tell(|| CatalogUpdate::Loaded);
+    catalog_sender.send(|| CatalogUpdate::Loaded);
     Ok(replica)
 }
 
 /// Events read at once.
 const PAGE: usize = 5000;
 
-/// Looks for events between two looks at heartbeats.
+/// Reads of events between two reads of heartbeats.
 const HEARTBEATS_EVERY: u64 = 40;
 
-/// Claims that are gone and set apart to be forgotten.
-pub(super) struct Passing {
-    /// When they were set apart.
+/// Tombstones that wait to be purged.
+pub(super) struct SealedTombstones {
+    /// When they were sealed.
     mark: WriterPosition,
-    /// Whether the message was sent after which they are forgotten.
+    /// Whether the message was sent after which they are purged.
     sent: bool,
 }
 
 impl Planner {
-    /// Looks for others' events; errors wait for the next time.
+    /// Reads others' events; after an error, the next call tries again.
     pub(super) fn follow(&mut self) {
         let lost = self.ledger.stats().retries.lost;
         if lost == self.lost {
@@ -67,7 +67,7 @@ impl Planner {
         }
     }
 
-    /// Takes in which nodes were heard, by whichever server: heartbeats are too many for the log.
+    /// Reads the heartbeats that any server received: they are too many for the log.
     fn refresh_heartbeats(&mut self) {
         let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
         for (node, at) in &heard {
@@ -75,60 +75,60 @@ impl Planner {
             self.heard_until = self.heard_until.max(*at);
             self.replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
         }
-        self.catalog_sender.tell(|| CatalogUpdate::Heard(heard));
+        self.catalog_sender.send(|| CatalogUpdate::Heartbeats(heard));
     }
 
-    /// Takes in all events there are. Returns whether others' were among them.
+    /// Applies all events there are. Returns whether others' were among them.
     pub(super) fn follow_now(&mut self) -> bool {
         self.follow_to_end().0
     }
 
     /// The same, and whether the end of the log was reached.
     fn follow_to_end(&mut self) -> (bool, bool) {
-        let mut learnt = false;
+        let mut has_others = false;
         loop {
             match self.page() {
-                Ok(Some(others)) => learnt |= others,
-                Ok(None) => return (learnt, true),
+                Ok(Some(others)) => has_others |= others,
+                Ok(None) => return (has_others, true),
                 Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
                     self.reload_snapshot();
                     return (true, false);
                 }
-                Err(_) => return (learnt, false),
+                Err(_) => return (has_others, false),
             }
         }
     }
 
-    /// Lets claims that are gone be forgotten once nobody can tell of their allocation any more:
-    /// neither the log, which was just read to its end, nor our own writers.
+    /// Purges tombstones of claims once their allocation cannot be reported any more, neither by the
+    /// log, which was just read to its end, nor by our own writers.
     ///
-    /// What is gone now is set apart. By the next time the log has passed it. The writers have told
-    /// of all they had committed by then once the ledger says so; what they told waits in the inbox
+    /// Current tombstones are sealed. By the next time the log has passed them. The writers have
+    /// reported all they had committed by then once the ledger says so; those reports are in the inbox
     /// before the message that is sent now.
     fn advance_gc(&mut self) {
-        match &mut self.passing {
+        match &mut self.sealed {
             None => {
                 if self.replica.seal_tombstones() {
                     self.seals += 1;
-                    self.passing =
-                        Some(Passing { mark: self.ledger.writer_position(), sent: false });
+                    self.sealed =
+                        Some(SealedTombstones { mark: self.ledger.writer_position(), sent: false });
                 }
             }
-            Some(passing) if !passing.sent && self.ledger.is_observed(&passing.mark) => {
-                passing.sent = true;
-                // The planner is the one who listens.
-                let _ = self.inbox.send(Message::Passed(self.seals));
+            Some(sealed) if !sealed.sent && self.ledger.is_observed(&sealed.mark) => {
+                sealed.sent = true;
+                // The planner itself receives it.
+                let _ = self.inbox.send(Message::SealReached(self.seals));
             }
             Some(_) => {}
         }
     }
 
     /// The message of [`Planner::advance_gc`] has come through.
-    pub(super) fn passed(&mut self, seal: u64) {
-        // Of a replica that was made anew since, other claims may be set apart.
-        if seal == self.seals && self.passing.take().is_some_and(|passing| passing.sent) {
+    pub(super) fn finish_gc(&mut self, seal: u64) {
+        // A replica that was reloaded since may have sealed other claims.
+        if seal == self.seals && self.sealed.take().is_some_and(|sealed| sealed.sent) {
             self.replica.purge_tombstones();
-            self.catalog_sender.tell(|| CatalogUpdate::Passed);
+            self.catalog_sender.send(|| CatalogUpdate::EndOfLog);
         }
     }
 
@@ -149,22 +149,22 @@ impl Planner {
                     self.replica.apply(&event.body)?;
                 }
                 let bodies = || events.into_iter().map(|event| event.body).collect();
-                self.catalog_sender.tell(|| CatalogUpdate::Events(segment.at, bodies()));
+                self.catalog_sender.send(|| CatalogUpdate::Events(segment.at, bodies()));
             }
         }
         self.replica.cursor = end;
         Ok(Some(others))
     }
 
-    /// The log does not reach back to where we were, or does not tell what we missed: load
-    /// everything anew. Returns whether it could be read.
+    /// Reloads everything, when the log does not reach back to where we were or lacks what we missed.
+    /// Returns whether it could be read.
     fn reload_snapshot(&mut self) -> bool {
         let policy = self.replica.engine().policy().clone();
         let Ok(mut fresh) = load(&self.ledger, policy, &self.catalog_sender) else { return false };
         fresh.remember(&self.replica);
         self.replica = fresh;
         // What was set apart is not set apart in this one.
-        self.passing = None;
+        self.sealed = None;
         true
     }
 }

@@ -1,5 +1,5 @@
 //! The claim path: one planner thread owns the fleet in memory and plans requests in the order in
-//! which they come, on the fleet as the ledger told it plus its own plans in flight. The ledger
+//! which they come, on the fleet as of the ledger's log plus its own plans in flight. The ledger
 //! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
 //! times.
 //!
@@ -49,7 +49,7 @@ pub struct PlaceRequest {
     pub lease_s: u32,
     /// Pools that each instance takes a value from.
     pub pools: Vec<Text>,
-    /// Who asks, for the audit log; absent: nobody who need be named.
+    /// Who asks, for the audit log; absent: the server itself.
     pub by: Option<Actor>,
     /// Whether to say why, when it is granted. A refusal always says why.
     pub explain: bool,
@@ -64,11 +64,11 @@ pub struct PlaceRequest {
     pub release: Option<Text>,
 }
 
-/// A seat that an instance must have.
+/// A slot that an instance must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedSlot {
     /// Which.
-    pub seat: Slot,
+    pub slot: Slot,
     /// The claim that has it now and hands it over.
     pub takes_over: Option<ClaimKey>,
 }
@@ -129,7 +129,7 @@ pub struct PlacerOptions {
     pub follow_every: Duration,
     /// Where the planner gets the time from.
     pub clock: Clock,
-    /// Who is told of everything that the planner takes in.
+    /// Sends everything that the planner applies to the catalogue, if there is one.
     pub notes: Option<Sender<CatalogUpdate>>,
     /// What is counted; absent: nothing.
     pub metrics: Option<Arc<Metrics>>,
@@ -162,26 +162,26 @@ fn tick() -> Instant {
     Instant::now()
 }
 
-/// What the planner is told.
+/// What the planner receives.
 enum Message {
     /// Requests to place, and since when.
     Place(PlaceJob, Instant),
     /// The ledger's answer to a plan of several tries.
-    Answered(Box<planner::InFlight>, Result<Verdict, LedgerError>),
+    Answered(Box<planner::PendingPlan>, Result<Verdict, LedgerError>),
     /// An instance to move.
-    Move(Box<moving::Moving>),
+    Move(Box<moving::PendingMove>),
     /// The ledger's answer to a move.
-    MoveAnswered(Box<moving::Moving>, Result<Answer, LedgerError>),
+    MoveAnswered(Box<moving::PendingMove>, Result<Answer, LedgerError>),
     /// What was committed here.
     Committed(CommitRecord),
-    /// Looks at or changes the replica between two plans.
+    /// Reads or changes the replica between two plans.
     Inspect(Box<dyn FnOnce(&mut FleetReplica) + Send>),
     /// Answered when everything before it was taken in.
     Barrier(tokio::sync::oneshot::Sender<()>),
-    /// Time to look for others' events.
+    /// Time to read other servers' events.
     Follow,
-    /// All that was told before this seal has been taken in.
-    Passed(u64),
+    /// Everything that was sent before this seal has been applied.
+    SealReached(u64),
     /// No more.
     Stop,
 }
@@ -217,7 +217,7 @@ impl Placer {
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
         let following = spawn("follower").spawn(move || {
-            // Ends when the planner is gone and nobody listens.
+            // Ends when the planner is gone.
             while ticks.send(Message::Follow).is_ok() {
                 std::thread::sleep(every);
             }
@@ -232,6 +232,17 @@ impl Placer {
         if let Err(mpsc::SendError(Message::Place(job, _))) = self.inbox.send(message) {
             (job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
         }
+    }
+
+    /// Hands a request over. The receiver gets the answer, or nothing if the placer stops.
+    pub(crate) fn send(
+        &self,
+        request: PlaceRequest,
+    ) -> tokio::sync::oneshot::Receiver<PlaceAnswer> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.submit(PlaceJob { request, reply });
+        receiver
     }
 
     /// Places and waits for the answer.
@@ -249,7 +260,7 @@ impl Placer {
         &self.ledger
     }
 
-    /// Looks at the fleet as the planner knows it.
+    /// Reads the fleet as the planner knows it.
     pub fn inspect<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
@@ -263,22 +274,22 @@ impl Placer {
 
 impl Placer {
     /// Changes the replica between two plans, and does not wait for it.
-    pub fn tell(&self, look: impl FnOnce(&mut FleetReplica) + Send + 'static) {
+    pub fn update_replica(&self, update: impl FnOnce(&mut FleetReplica) + Send + 'static) {
         // A planner that stopped has no more use for it.
-        let _ = self.inbox.send(Message::Inspect(Box::new(look)));
+        let _ = self.inbox.send(Message::Inspect(Box::new(update)));
     }
 
-    /// Looks at the fleet as the planner knows it, without holding up a thread meanwhile.
-    pub async fn look<T: Send + 'static>(
+    /// Reads the fleet as the planner knows it, without blocking a thread.
+    pub async fn query_replica<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
+        query: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.tell(move |replica| drop(sender.send(look(replica))));
+        self.update_replica(move |replica| drop(sender.send(query(replica))));
         receiver.await.ok()
     }
 
-    /// Waits until everything committed here so far was taken in, by whoever is told of it too.
+    /// Waits until everything committed here so far was applied, by the catalogue as well.
     pub async fn wait_for_read_your_writes(&self) {
         let (reached, waits) = tokio::sync::oneshot::channel();
         if self.inbox.send(Message::Barrier(reached)).is_ok() {
@@ -288,18 +299,18 @@ impl Placer {
     }
 }
 
-/// Who is told of everything that the planner takes in.
+/// Sends everything that the planner applies to the catalogue, if there is one.
 struct CatalogSender(Option<Sender<CatalogUpdate>>);
 
 impl CatalogSender {
-    fn tell(&self, note: impl FnOnce() -> CatalogUpdate) {
+    fn send(&self, update: impl FnOnce() -> CatalogUpdate) {
         if let Some(sender) = &self.0 {
             // It lives as long as the process.
-            let _ = sender.send(note());
+            let _ = sender.send(update());
         }
     }
 
-    fn is_there(&self) -> bool {
+    fn is_connected(&self) -> bool {
         self.0.is_some()
     }
 }

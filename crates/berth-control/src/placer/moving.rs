@@ -1,4 +1,4 @@
-//! Moving an instance: planned as if it were not where it is, then claimed off the one node and onto
+//! PendingMove an instance: planned as if it were not where it is, then claimed off the one node and onto
 //! the other in one commit.
 //!
 //! The planner takes the instance off its node in memory first, as the ledger does: an instance must
@@ -36,7 +36,7 @@ pub enum MoveAnswer {
     Moved(ClaimStatus),
     /// No other node can take it.
     NoRoom(Box<Refusal>),
-    /// The claim is not what it was: gone, moved by another, or told to stop.
+    /// The claim is not what it was: gone, moved by another, or stopping.
     Rejected(ClaimRejection),
     /// Others were faster every time.
     Contended(Box<Guard>),
@@ -47,7 +47,7 @@ pub enum MoveAnswer {
 }
 
 /// A move under way, and who waits for its end.
-pub(super) struct Moving {
+pub(super) struct PendingMove {
     request: MoveRequest,
     reply: Box<dyn FnOnce(MoveAnswer) + Send>,
     tries: u32,
@@ -61,7 +61,7 @@ pub(super) struct Moving {
     denied: Vec<NodeId>,
 }
 
-impl Moving {
+impl PendingMove {
     fn id(&self) -> InstanceId {
         self.request.instance.id
     }
@@ -76,7 +76,7 @@ impl Placer {
     pub async fn relocate(&self, request: MoveRequest) -> MoveAnswer {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
-        let moving = Moving {
+        let moving = PendingMove {
             request,
             reply,
             tries: 0,
@@ -95,7 +95,7 @@ impl Placer {
 
 impl Planner {
     /// Plans a move, and sends the plan or the refusal on its way.
-    pub(super) fn plan_move(&mut self, mut moving: Moving) {
+    pub(super) fn plan_move(&mut self, mut moving: PendingMove) {
         moving.tries += 1;
         moving.planned_at = self.replica.cursor;
         let id = moving.id();
@@ -132,7 +132,7 @@ impl Planner {
         }
     }
 
-    fn send_move(&mut self, mut moving: Moving, score: i64) {
+    fn send_move(&mut self, mut moving: PendingMove, score: i64) {
         let instance = Arc::clone(&moving.request.instance);
         let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
         let secrets_version = env.and_then(|env| self.replica.secrets_of(env));
@@ -153,7 +153,7 @@ impl Planner {
         }));
         let inbox = self.inbox.clone();
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-            // A planner that stopped has dropped whoever waited.
+            // A planner that stopped has dropped the callers that waited.
             let _ = inbox.send(Message::MoveAnswered(Box::new(moving), answer));
         });
         self.outgoing.push(Job { op, reply });
@@ -162,12 +162,13 @@ impl Planner {
     /// The ledger's answer. What was committed here has been taken in before it.
     pub(super) fn move_answered(
         &mut self,
-        mut moving: Moving,
+        mut moving: PendingMove,
         answer: Result<Answer, LedgerError>,
     ) {
         let id = moving.id();
-        let told = !self.replica.is_planned(id) && matches!(answer, Ok(Answer::Claim(Ok(_))));
-        if !told {
+        let is_reported =
+            !self.replica.is_planned(id) && matches!(answer, Ok(Answer::Claim(Ok(_))));
+        if !is_reported {
             // Not granted, or granted at an earlier time.
             self.replica.expect_rules(moving.raised.iter(), -1);
             self.replica.take_back(id);
@@ -197,7 +198,7 @@ impl Planner {
         }
     }
 
-    fn conflicted(&mut self, mut moving: Moving, guard: Box<Guard>) {
+    fn conflicted(&mut self, mut moving: PendingMove, guard: Box<Guard>) {
         if let Some(metrics) = &self.metrics {
             metrics.conflict(guard.code());
         }
@@ -213,10 +214,10 @@ impl Planner {
         self.plan_move(moving);
     }
 
-    fn refuse_move(&mut self, mut moving: Moving, refusal: Box<Refusal>) {
+    fn refuse_move(&mut self, mut moving: PendingMove, refusal: Box<Refusal>) {
         // Others may have made room since, or leases have ended: look once before saying no.
-        let learnt = moving.tries == 1 && self.follow_now();
-        if learnt {
+        let has_others = moving.tries == 1 && self.follow_now();
+        if has_others {
             self.plan_move(moving);
         } else if moving.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
             moving.tries = moving.tries.max(2);

@@ -14,14 +14,14 @@ use berth_ledger::{
     hash_of_asked,
 };
 
-use super::follow::Passing;
-use super::slot_assignment::Given;
+use super::follow::SealedTombstones;
+use super::slot_assignment::SlotAssignment;
 use super::{CatalogSender, Clock, Granted, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 
-/// Plans for one request before it is told that others were faster.
+/// Most plans for one request before it is answered as contended.
 pub(super) const TRIES: u32 = 16;
 
 /// Messages taken at once, so that plans go out even while requests keep coming.
@@ -31,7 +31,7 @@ const DRAIN: usize = 512;
 const CHUNK: usize = 16;
 
 /// A plan that the ledger has, and whose it is.
-pub(super) struct InFlight {
+pub(super) struct PendingPlan {
     pub(super) job: PlaceJob,
     /// The instances that were claimed in memory.
     claimed: Vec<InstanceId>,
@@ -52,13 +52,13 @@ pub(super) struct InFlight {
     left_out: Vec<Refusal>,
     /// Why the first instance is where it is.
     explanation: Option<Box<Explanation>>,
-    /// The seat that each instance is being given.
-    pub(super) slots: Vec<Option<Given>>,
+    /// The slot that each instance is being assigned.
+    pub(super) slots: Vec<Option<SlotAssignment>>,
     /// Slots that another had though the replica was up to date.
     pub(super) denied_slots: Vec<Slot>,
 }
 
-impl InFlight {
+impl PendingPlan {
     fn new(job: PlaceJob, since: Instant) -> Self {
         Self {
             job,
@@ -77,7 +77,7 @@ impl InFlight {
         }
     }
 
-    /// Tells whoever asked that it is granted.
+    /// Answers the caller that it is granted.
     fn granted(self, grant: Grant) {
         let Self { job, left_out, explanation, .. } = self;
         (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
@@ -104,7 +104,7 @@ pub(super) struct Planner {
     /// The last heartbeat that was taken in, in whole seconds.
     pub(super) heard_until: i64,
     /// Claims that are gone and about to be forgotten, and how often there were any.
-    pub(super) passing: Option<Passing>,
+    pub(super) sealed: Option<SealedTombstones>,
     pub(super) seals: u64,
     stopping: bool,
 }
@@ -113,7 +113,7 @@ pub(super) struct Planner {
 const SPECS: usize = 64;
 
 /// What planning came to.
-enum Planned {
+enum PlanOutcome {
     Plan(Plan, Vec<InstanceId>),
     NoRoom(Vec<Refusal>),
     Invalid(InvalidRequest),
@@ -141,7 +141,7 @@ impl Planner {
             lost: 0,
             follows: 0,
             heard_until: 0,
-            passing: None,
+            sealed: None,
             seals: 0,
             stopping: false,
         }
@@ -166,9 +166,9 @@ impl Planner {
         match message {
             Message::Place(job, since) => {
                 self.timed("queued", since);
-                self.plan(InFlight::new(job, tick()));
+                self.plan(PendingPlan::new(job, tick()));
             }
-            Message::Answered(in_flight, answer) => self.answered(*in_flight, answer),
+            Message::Answered(pending, answer) => self.answered(*pending, answer),
             Message::Move(moving) => self.plan_move(*moving),
             Message::MoveAnswered(moving, answer) => self.move_answered(*moving, answer),
             Message::Committed(happened) => {
@@ -176,19 +176,19 @@ impl Planner {
                     // What the ledger just wrote can be read.
                     let _ = self.replica.apply(event);
                 }
-                self.catalog_sender.tell(|| CatalogUpdate::Events(happened.at, happened.events));
+                self.catalog_sender.send(|| CatalogUpdate::Events(happened.at, happened.events));
             }
             Message::Barrier(reached) => {
-                if self.catalog_sender.is_there() {
-                    self.catalog_sender.tell(|| CatalogUpdate::Barrier(reached));
+                if self.catalog_sender.is_connected() {
+                    self.catalog_sender.send(|| CatalogUpdate::Barrier(reached));
                 } else {
-                    // Whoever waited may have gone.
+                    // The caller may have stopped waiting.
                     let _ = reached.send(());
                 }
             }
             Message::Inspect(look) => look(&mut self.replica),
             Message::Follow => self.follow(),
-            Message::Passed(seal) => self.passed(seal),
+            Message::SealReached(seal) => self.finish_gc(seal),
             Message::Stop => self.stopping = true,
         }
     }
@@ -200,84 +200,85 @@ impl Planner {
     }
 
     /// Plans a request, and sends the plan or the refusal on its way.
-    fn plan(&mut self, mut in_flight: InFlight) {
-        in_flight.tries += 1;
-        in_flight.planned_at = self.replica.cursor;
-        let chosen = self.choose(&mut in_flight);
-        let placed = if let Planned::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
-        self.release_slots(&in_flight, placed);
+    fn plan(&mut self, mut pending: PendingPlan) {
+        pending.tries += 1;
+        pending.planned_at = self.replica.cursor;
+        let chosen = self.choose(&mut pending);
+        let placed =
+            if let PlanOutcome::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
+        self.release_slots(&pending, placed);
         match chosen {
-            Planned::Plan(plan, claimed) if in_flight.job.request.dry_run => {
+            PlanOutcome::Plan(plan, claimed) if pending.job.request.dry_run => {
                 for id in claimed {
                     self.replica.take_back(id);
                 }
-                self.rehearse(in_flight, plan);
+                self.rehearse(pending, plan);
             }
-            Planned::Plan(plan, claimed) => {
-                in_flight.claimed = claimed;
-                in_flight.raised = raised_by(&plan.claims);
-                self.replica.expect_rules(in_flight.raised.iter(), 1);
-                self.send(in_flight, plan);
+            PlanOutcome::Plan(plan, claimed) => {
+                pending.claimed = claimed;
+                pending.raised = raised_by(&plan.claims);
+                self.replica.expect_rules(pending.raised.iter(), 1);
+                self.send(pending, plan);
             }
-            Planned::Invalid(invalid) => {
-                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && !in_flight.asked {
-                    self.ask(in_flight);
+            PlanOutcome::Invalid(invalid) => {
+                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && !pending.asked {
+                    self.ask(pending);
                     return;
                 }
-                (in_flight.job.reply)(PlaceAnswer::Invalid(invalid));
+                (pending.job.reply)(PlaceAnswer::Invalid(invalid));
             }
-            Planned::NoRoom(refusals) => self.refuse(in_flight, refusals),
+            PlanOutcome::NoRoom(refusals) => self.refuse(pending, refusals),
         }
     }
 
-    fn choose(&mut self, in_flight: &mut InFlight) -> Planned {
+    fn choose(&mut self, pending: &mut PendingPlan) -> PlanOutcome {
         let now = (self.clock)();
-        in_flight.now = now;
-        let mut instances: Vec<Arc<InstanceRequest>> = in_flight.job.request.instances.clone();
-        self.seat(in_flight, &mut instances);
-        let request = &in_flight.job.request;
-        for instance in instances.iter_mut().filter(|_| !in_flight.denied.is_empty()) {
-            Arc::make_mut(instance).excluded_nodes.extend(in_flight.denied.iter().cloned());
+        pending.now = now;
+        let mut instances: Vec<Arc<InstanceRequest>> = pending.job.request.instances.clone();
+        self.assign_slots(pending, &mut instances);
+        let request = &pending.job.request;
+        for instance in instances.iter_mut().filter(|_| !pending.denied.is_empty()) {
+            Arc::make_mut(instance).excluded_nodes.extend(pending.denied.iter().cloned());
         }
-        in_flight.explanation = None;
+        pending.explanation = None;
         if let Some(first) = instances.first().filter(|_| request.explain) {
             // What cannot be explained cannot be placed either, which is said below.
-            in_flight.explanation = self.replica.engine().explain(first, now).ok().map(Box::new);
+            pending.explanation = self.replica.engine().explain(first, now).ok().map(Box::new);
         }
         if let [one] = instances.as_slice() {
             if request.quiet && matches!(self.replica.engine().try_place(one, now), Ok(None)) {
-                return Planned::NoRoom(Vec::new());
+                return PlanOutcome::NoRoom(Vec::new());
             }
             return match self.replica.engine().place(one, now) {
-                Ok(placement) => self.planned(in_flight, &instances, &[placement]),
-                Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
-                Err(PlaceError::Refused(refusal)) => Planned::NoRoom(vec![*refusal]),
+                Ok(placement) => self.planned(pending, &instances, &[placement]),
+                Err(PlaceError::Invalid(invalid)) => PlanOutcome::Invalid(invalid),
+                Err(PlaceError::Refused(refusal)) => PlanOutcome::NoRoom(vec![*refusal]),
             };
         }
         let requests = instances.iter().map(|instance| (**instance).clone()).collect();
         let batch = Batch::new(requests).with_mode(request.mode);
         match self.replica.engine().place_batch(&batch, now) {
-            Ok(outcome) if outcome.placements.is_empty() => {
-                Planned::NoRoom(outcome.refused.into_iter().map(|(_, refusal)| refusal).collect())
-            }
+            Ok(outcome) if outcome.placements.is_empty() => PlanOutcome::NoRoom(
+                outcome.refused.into_iter().map(|(_, refusal)| refusal).collect(),
+            ),
             Ok(outcome) => {
-                in_flight.left_out =
+                pending.left_out =
                     outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
-                self.planned(in_flight, &instances, &outcome.placements)
+                self.planned(pending, &instances, &outcome.placements)
             }
-            Err(PlaceError::Invalid(invalid)) => Planned::Invalid(invalid),
-            Err(PlaceError::Refused(refusal)) => Planned::NoRoom(vec![*refusal]),
+            Err(PlaceError::Invalid(invalid)) => PlanOutcome::Invalid(invalid),
+            Err(PlaceError::Refused(refusal)) => PlanOutcome::NoRoom(vec![*refusal]),
         }
     }
 
     /// Claims placements in memory and makes the plan of them.
     fn planned(
         &mut self,
-        in_flight: &InFlight,
+        pending: &PendingPlan,
         instances: &[Arc<InstanceRequest>],
         placements: &[Placement],
-    ) -> Planned {
-        let request = &in_flight.job.request;
+    ) -> PlanOutcome {
+        let request = &pending.job.request;
         let mut claims = Vec::with_capacity(placements.len());
         for placement in placements {
             let place = instances.iter().position(|instance| instance.id == placement.instance);
@@ -291,14 +292,14 @@ impl Planner {
             claim.release_id.clone_from(&request.release);
             let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
             claim.secrets_version = env.and_then(|env| self.replica.secrets_of(env));
-            if let Some(Some(given)) = in_flight.slots.get(place) {
-                claim.slot = Some(given.key.clone());
-                claim.takes_over = given.takes_over;
+            if let Some(Some(assigned)) = pending.slots.get(place) {
+                claim.slot = Some(assigned.key.clone());
+                claim.takes_over = assigned.takes_over;
             }
             claims.push(claim);
         }
         let claimed = placements.iter().map(|placement| placement.instance).collect();
-        Planned::Plan(self.plan_of(in_flight, claims), claimed)
+        PlanOutcome::Plan(self.plan_of(pending, claims), claimed)
     }
 
     pub(super) fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
@@ -325,37 +326,37 @@ impl Planner {
     }
 
     /// Perhaps it is a retry of what was granted before: the ledger has the answer.
-    fn ask(&mut self, mut in_flight: InFlight) {
-        in_flight.asked = true;
-        let plan = self.bare_plan(&in_flight);
-        self.send(in_flight, plan);
+    fn ask(&mut self, mut pending: PendingPlan) {
+        pending.asked = true;
+        let plan = self.bare_plan(&pending);
+        self.send(pending, plan);
     }
 
     /// A plan that names no new place: it serves to ask for an earlier answer.
-    fn bare_plan(&mut self, in_flight: &InFlight) -> Plan {
-        let instances = in_flight.job.request.instances.clone();
+    fn bare_plan(&mut self, pending: &PendingPlan) -> Plan {
+        let instances = pending.job.request.instances.clone();
         let claims = instances.iter().map(|instance| {
             // No node: were it one, the plan might be granted, without what belongs to it.
             self.claim(instance, NodeId::new(""))
         });
         let claims = claims.collect();
-        self.plan_of(in_flight, claims)
+        self.plan_of(pending, claims)
     }
 
-    fn plan_of(&mut self, in_flight: &InFlight, claims: Vec<PlannedClaim>) -> Plan {
-        let request = &in_flight.job.request;
+    fn plan_of(&mut self, pending: &PendingPlan, claims: Vec<PlannedClaim>) -> Plan {
+        let request = &pending.job.request;
         let mut plan = Plan::new(&request.request_id, &request.tenant, claims);
         plan.lease_s = request.lease_s;
-        // A plan may place only some, and asks for the kind of capacity that a seat is; a retry
+        // A plan may place only some, and asks for the kind of capacity that a slot is; a retry
         // asks for all as it did, and must be known again.
-        let seated = in_flight.slots.iter().any(Option::is_some);
-        if seated || plan.claims.len() != request.instances.len() {
+        let has_slots = pending.slots.iter().any(Option::is_some);
+        if has_slots || plan.claims.len() != request.instances.len() {
             let instances = request.instances.clone();
             let asked: Vec<(InstanceId, Spec)> =
                 instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
             plan.body_hash = hash_of_asked(asked.iter().map(|(id, spec)| (*id, spec)));
         }
-        plan.basis = self.basis(in_flight.now);
+        plan.basis = self.basis(pending.now);
         plan
     }
 
@@ -364,12 +365,12 @@ impl Planner {
         Basis { policy, fleet_version: self.replica.cursor, now: now.0 }
     }
 
-    fn send(&mut self, in_flight: InFlight, plan: Plan) {
+    fn send(&mut self, pending: PendingPlan, plan: Plan) {
         let inbox = self.inbox.clone();
-        self.timed("planned", in_flight.since);
+        self.timed("planned", pending.since);
         let (metrics, sent) = (self.metrics.clone(), tick());
         // The ledger says which node won.
-        let op = named(&in_flight.job.request, "place", "", Op::Commit(plan));
+        let op = named(&pending.job.request, "place", "", Op::Commit(plan));
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let verdict = answer.map(|answer| match answer {
                 Answer::Plan(verdict) => Ok((verdict, false)),
@@ -377,19 +378,19 @@ impl Planner {
                 other => Err(LedgerError::Corrupt(format!("{other:?}"))),
             });
             match verdict {
-                // Straight to whoever asked: the planner hears of it by the commit.
+                // Straight to the caller: the planner learns of it by the commit.
                 Ok(Ok((Verdict::Granted(grant), false))) => {
                     if let Some(metrics) = &metrics {
                         metrics.stage("committed", sent.elapsed());
                     }
-                    in_flight.granted(grant);
+                    pending.granted(grant);
                 }
                 Ok(verdict) => {
                     let verdict = verdict.map(|(verdict, _)| verdict);
-                    let _ = inbox.send(Message::Answered(Box::new(in_flight), verdict));
+                    let _ = inbox.send(Message::Answered(Box::new(pending), verdict));
                 }
                 Err(error) => {
-                    let _ = inbox.send(Message::Answered(Box::new(in_flight), Err(error)));
+                    let _ = inbox.send(Message::Answered(Box::new(pending), Err(error)));
                 }
             }
         });
@@ -397,100 +398,98 @@ impl Planner {
     }
 
     /// A plan that was not granted, or was granted before.
-    fn answered(&mut self, mut in_flight: InFlight, answer: Result<Verdict, LedgerError>) {
-        self.replica.expect_rules(in_flight.raised.iter(), -1);
-        in_flight.raised.clear();
-        for id in in_flight.claimed.drain(..) {
+    fn answered(&mut self, mut pending: PendingPlan, answer: Result<Verdict, LedgerError>) {
+        self.replica.expect_rules(pending.raised.iter(), -1);
+        pending.raised.clear();
+        for id in pending.claimed.drain(..) {
             self.replica.take_back(id);
         }
         match answer {
             Ok(Verdict::Granted(grant)) => {
                 self.apply_claim(&grant);
-                in_flight.granted(grant);
+                pending.granted(grant);
             }
-            Ok(Verdict::Refused(by)) => self.refused(in_flight, by),
-            Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
+            Ok(Verdict::Refused(by)) => self.refused(pending, by),
+            Err(error) => (pending.job.reply)(PlaceAnswer::Unknown(error)),
             Ok(Verdict::Conflict(conflict)) => {
                 // A plan that only asks for an earlier answer names no node.
-                if let Some(metrics) = self.metrics.as_ref().filter(|_| !in_flight.asked) {
+                if let Some(metrics) = self.metrics.as_ref().filter(|_| !pending.asked) {
                     metrics.conflict(conflict.guard.code());
                 }
-                in_flight.since = tick();
-                let wanted_seat = !in_flight.job.request.slots.is_empty();
-                let lost_seat = matches!(conflict.guard, Guard::SlotTaken { .. });
-                // Another server filled the seat: there is nothing left to do.
-                if in_flight.tries >= TRIES || (wanted_seat && lost_seat) {
-                    (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
+                pending.since = tick();
+                let requested_slot = !pending.job.request.slots.is_empty();
+                let lost_slot = matches!(conflict.guard, Guard::SlotTaken { .. });
+                // Another server filled the slot: there is nothing left to do.
+                if pending.tries >= TRIES || (requested_slot && lost_slot) {
+                    (pending.job.reply)(PlaceAnswer::Contended(conflict));
                     return;
                 }
-                // Whoever was faster has committed, so the log tells, or has told meanwhile. A node
-                // that denies a plan made on all there is to know is not asked again.
+                // The faster one has committed, so its events are in the log. A node that denies a
+                // plan based on the whole log is not planned on again.
                 self.follow_now();
-                if self.replica.cursor == in_flight.planned_at {
+                if self.replica.cursor == pending.planned_at {
                     match &conflict.guard {
                         Guard::SlotTaken { slot, .. } => {
-                            in_flight.denied_slots.push(slot.in_workload())
+                            pending.denied_slots.push(slot.in_workload())
                         }
-                        _ => in_flight.denied.push(conflict.node.clone()),
+                        _ => pending.denied.push(conflict.node.clone()),
                     }
                 }
-                self.plan(in_flight);
+                self.plan(pending);
             }
         }
     }
 
     /// The ledger refused for a reason that another node would not change: recorded like any other.
-    fn refused(&mut self, in_flight: InFlight, by: RefusalReason) {
+    fn refused(&mut self, pending: PendingPlan, by: RefusalReason) {
         let is_a_decision =
             matches!(by, RefusalReason::Quota { .. } | RefusalReason::PoolExhausted { .. });
-        if !is_a_decision || in_flight.job.request.quiet {
-            (in_flight.job.reply)(PlaceAnswer::Refused(by));
+        if !is_a_decision || pending.job.request.quiet {
+            (pending.job.reply)(PlaceAnswer::Refused(by));
             return;
         }
         let code = by.code();
         let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
-        let op = self.record(&in_flight, code, outcome);
+        let op = self.record(&pending, code, outcome);
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-            let told = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
-            (in_flight.job.reply)(told);
+            let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
+            (pending.job.reply)(answer);
         });
         self.outgoing.push(Job { op, reply });
     }
 
     /// The record of a decision that placed nothing.
-    fn record(&mut self, in_flight: &InFlight, code: &str, outcome: DecisionOutcome) -> Op {
-        let request = &in_flight.job.request;
+    fn record(&mut self, pending: &PendingPlan, code: &str, outcome: DecisionOutcome) -> Op {
+        let request = &pending.job.request;
         let instances = request.instances.clone();
         let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
         let (id, tenant) = (Text::clone(&request.request_id), Text::clone(&request.tenant));
-        let basis = self.basis(in_flight.now);
+        let basis = self.basis(pending.now);
         let record = DecisionRecord::new(id, tenant, basis, asked, outcome);
         named(request, "refuse", code, Op::Record(vec![record]))
     }
 
     /// Has the ledger say whether it would grant a plan, by the same code that would.
-    fn rehearse(&mut self, in_flight: InFlight, plan: Plan) {
+    fn rehearse(&mut self, pending: PendingPlan, plan: Plan) {
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| match answer {
             Ok(Answer::Plan(Verdict::Granted(grant)) | Answer::Repeated(grant)) => {
-                in_flight.granted(grant);
+                pending.granted(grant);
             }
-            Ok(Answer::Plan(Verdict::Refused(by))) => {
-                (in_flight.job.reply)(PlaceAnswer::Refused(by))
-            }
+            Ok(Answer::Plan(Verdict::Refused(by))) => (pending.job.reply)(PlaceAnswer::Refused(by)),
             Ok(Answer::Plan(Verdict::Conflict(conflict))) => {
-                (in_flight.job.reply)(PlaceAnswer::Contended(conflict));
+                (pending.job.reply)(PlaceAnswer::Contended(conflict));
             }
             Ok(other) => {
                 let error = LedgerError::Corrupt(format!("{other:?}"));
-                (in_flight.job.reply)(PlaceAnswer::Unknown(error));
+                (pending.job.reply)(PlaceAnswer::Unknown(error));
             }
-            Err(error) => (in_flight.job.reply)(PlaceAnswer::Unknown(error)),
+            Err(error) => (pending.job.reply)(PlaceAnswer::Unknown(error)),
         });
         self.outgoing.push(Job { op: Op::DryRun(plan), reply });
     }
 
-    /// A grant of an earlier time: its claims may be gone or elsewhere, and if the answer to our
-    /// own commit was lost, nobody has told us of them.
+    /// Applies a grant of an earlier time: its claims may be gone or elsewhere, and if the answer to
+    /// our own commit was lost, they are not known here yet.
     fn apply_claim(&mut self, grant: &Grant) {
         for claim in &grant.claims {
             let key = ClaimKey { instance: claim.instance, role: claim.role };
@@ -501,42 +500,42 @@ impl Planner {
         }
     }
 
-    /// No room: the refusal is recorded, the demand counted, and the caller told.
-    fn refuse(&mut self, mut in_flight: InFlight, refusals: Vec<Refusal>) {
+    /// No room: records the refusal, counts the demand, and answers the caller.
+    fn refuse(&mut self, mut pending: PendingPlan, refusals: Vec<Refusal>) {
         // What waits is tried again when something makes room: no need to look for it now, and the
         // planner would stand still for each of many.
-        if in_flight.job.request.quiet {
-            (in_flight.job.reply)(PlaceAnswer::NoRoom(refusals));
+        if pending.job.request.quiet {
+            (pending.job.reply)(PlaceAnswer::NoRoom(refusals));
             return;
         }
         // Others may have made room since: look once before saying no.
-        if in_flight.tries == 1 && self.follow_now() {
-            self.plan(in_flight);
+        if pending.tries == 1 && self.follow_now() {
+            self.plan(pending);
             return;
         }
-        // Expired leases hold room that nobody uses.
-        if in_flight.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
-            in_flight.tries = in_flight.tries.max(2);
+        // Expired leases hold room that is not used.
+        if pending.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
+            pending.tries = pending.tries.max(2);
             self.follow_now();
-            self.plan(in_flight);
+            self.plan(pending);
             return;
         }
         // A dry run leaves no trace, and what was recorded once need not be again.
-        if in_flight.job.request.dry_run {
-            (in_flight.job.reply)(PlaceAnswer::NoRoom(refusals));
+        if pending.job.request.dry_run {
+            (pending.job.reply)(PlaceAnswer::NoRoom(refusals));
             return;
         }
         // What was granted once is never refused later, though it may be gone and its room taken.
-        if !in_flight.asked {
-            self.ask(in_flight);
+        if !pending.asked {
+            self.ask(pending);
             return;
         }
         let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code.as_ref());
         let code = code.to_owned();
         let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
         let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
-        let mut ops = vec![self.record(&in_flight, &code, outcome)];
-        let instances = in_flight.job.request.instances.clone();
+        let mut ops = vec![self.record(&pending, &code, outcome)];
+        let instances = pending.job.request.instances.clone();
         for instance in &instances {
             ops.push(Op::Demand(UnmetDemand {
                 tenant: instance.tenant.clone(),
@@ -547,11 +546,11 @@ impl Planner {
                 last_at: 0,
             }));
         }
-        let mut reply = Some(in_flight.job.reply);
+        let mut reply = Some(pending.job.reply);
         let mut refusals = Some(refusals);
         let last = ops.len() - 1;
         for (number, op) in ops.into_iter().enumerate() {
-            // The caller is told when the last of it is durable.
+            // The caller is answered when the last of it is durable.
             let done = if number == last { reply.take().zip(refusals.take()) } else { None };
             let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
                 if let Some((reply, refusals)) = done {
@@ -565,7 +564,7 @@ impl Planner {
     }
 }
 
-/// An operation under the name of whoever asked for it.
+/// An operation under the name of its caller.
 fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
     let Some(by) = &request.by else { return op };
     let (actor, origin) = (Text::clone(&by.name), Text::clone(&by.origin));

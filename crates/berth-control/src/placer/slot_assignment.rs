@@ -1,6 +1,6 @@
-//! Giving slots: which seat of its workload each instance of a request gets, and what follows of it.
+//! Assigning slots: which slot of its workload each instance of a request gets, and its class.
 //!
-//! The planner proposes, in the order in which requests come; the ledger gives the seat in the same
+//! The planner proposes, in the order in which requests come; the ledger gives the slot in the same
 //! commit as the claim, or says that another has it.
 
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use berth_engine::InstanceRequest;
 use berth_ledger::{ClaimKey, Slot, SlotKey, Text};
 
-use super::planner::{InFlight, Planner};
+use super::planner::{PendingPlan, Planner};
 
-/// A seat that is being given.
+/// A slot that is assigned to an instance.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct SlotAssignment {
     /// Which.
     pub(super) key: SlotKey,
     /// The claim that hands it over.
@@ -20,60 +20,64 @@ pub(super) struct Given {
 }
 
 impl Planner {
-    /// Gives each instance of a workload a seat, and asks for the kind of capacity it is. What was
+    /// Gives each instance of a workload a slot, and asks for the kind of capacity it is. What was
     /// asked for by the caller itself stays.
-    pub(super) fn seat(&mut self, in_flight: &mut InFlight, asked: &mut [Arc<InstanceRequest>]) {
-        in_flight.slots.clear();
+    pub(super) fn assign_slots(
+        &mut self,
+        pending: &mut PendingPlan,
+        asked: &mut [Arc<InstanceRequest>],
+    ) {
+        pending.slots.clear();
         for (place, instance) in asked.iter_mut().enumerate() {
-            let given = self.assign_one_slot(in_flight, place, instance);
-            if let Some(given) = &given {
-                let key = (given.key.tenant.clone(), given.key.workload.clone());
-                self.replica.slots.take(instance.id, key, given.key.in_workload());
+            let assigned = self.assign_one_slot(pending, place, instance);
+            if let Some(assigned) = &assigned {
+                let key = (assigned.key.tenant.clone(), assigned.key.workload.clone());
+                self.replica.slots.take(instance.id, key, assigned.key.in_workload());
             }
-            in_flight.slots.push(given);
+            pending.slots.push(assigned);
         }
     }
 
     fn assign_one_slot(
         &mut self,
-        in_flight: &InFlight,
+        pending: &PendingPlan,
         place: usize,
         instance: &mut Arc<InstanceRequest>,
-    ) -> Option<Given> {
+    ) -> Option<SlotAssignment> {
         let workload = instance.workload.as_deref()?;
         let key = (Text::from(instance.tenant.as_str()), Text::from(workload));
-        // An instance that is placed keeps its seat; that it is placed is said elsewhere.
+        // An instance that is placed keeps its slot; that it is placed is said elsewhere.
         if self.replica.slots.has(instance.id) {
             return None;
         }
-        if let Some(wanted) = in_flight.job.request.slots.get(place) {
-            return Some(given(key, wanted.seat, wanted.takes_over));
+        if let Some(wanted) = pending.job.request.slots.get(place) {
+            return Some(slot_assignment(key, wanted.slot, wanted.takes_over));
         }
         let pinned = instance.capacity_type;
-        let (seat, class) = self.replica.slots.lowest(&key, pinned, &in_flight.denied_slots)?;
+        let (slot, class) = self.replica.slots.lowest(&key, pinned, &pending.denied_slots)?;
         if pinned.is_none() && class.is_some() {
             Arc::make_mut(instance).capacity_type = class;
         }
-        Some(given(key, seat, None))
+        Some(slot_assignment(key, slot, None))
     }
 
     /// Takes back the slots of instances that were not placed.
     pub(super) fn release_slots(
         &mut self,
-        in_flight: &InFlight,
+        pending: &PendingPlan,
         placed: &[berth_engine::InstanceId],
     ) {
-        let instances = &in_flight.job.request.instances;
-        for (instance, given) in instances.iter().zip(&in_flight.slots) {
-            if given.is_some() && !placed.contains(&instance.id) {
+        let instances = &pending.job.request.instances;
+        for (instance, assigned) in instances.iter().zip(&pending.slots) {
+            if assigned.is_some() && !placed.contains(&instance.id) {
                 self.replica.slots.free(instance.id);
             }
         }
     }
 }
 
-fn given(key: (Text, Text), seat: Slot, takes_over: Option<ClaimKey>) -> Given {
+fn slot_assignment(key: (Text, Text), slot: Slot, takes_over: Option<ClaimKey>) -> SlotAssignment {
     let (tenant, workload) = key;
-    let key = SlotKey { tenant, workload, revision: seat.revision, slot: seat.slot };
-    Given { key, takes_over }
+    let key = SlotKey { tenant, workload, revision: slot.revision, slot: slot.slot };
+    SlotAssignment { key, takes_over }
 }

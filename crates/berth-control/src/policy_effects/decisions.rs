@@ -1,4 +1,4 @@
-//! Instances, each placed anew under both policies with everything else where it is.
+//! Instances, each placed again under both policies with everything else where it is.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use berth_api::{LiveCounts, LiveDecision};
 use berth_engine::{InstanceId, InstanceRequest, NodeId, PlaceError, Policy};
 use berth_ledger::{ClaimState, Role};
 
-use super::{Extent, LOOKED_AT};
+use super::{ComparisonRange, MAX_COMPARED};
 use crate::catalog::ClaimEntry;
 use crate::moves::sandbox::{FleetSnapshot, Sandbox};
 
-pub(super) struct Found {
+pub(super) struct DecisionChanges {
     pub(super) counts: LiveCounts,
     pub(super) decisions: Vec<LiveDecision>,
     pub(super) next: Option<InstanceId>,
@@ -19,16 +19,21 @@ pub(super) struct Found {
 /// Where an instance would go, or the code of why nowhere.
 type Choice = Result<NodeId, String>;
 
-pub(super) fn changed(snapshot: &FleetSnapshot, from: Policy, to: Policy, extent: Extent) -> Found {
-    let mut under_from = Side::new(snapshot, from);
-    let mut under_to = Side::new(snapshot, to);
+pub(super) fn changed(
+    snapshot: &FleetSnapshot,
+    from: Policy,
+    to: Policy,
+    extent: ComparisonRange,
+) -> DecisionChanges {
+    let mut under_from = PolicySandbox::new(snapshot, from);
+    let mut under_to = PolicySandbox::new(snapshot, to);
     // Claims are in order of instance; what is on its way out is decided already.
     let stays = |claim: &&Arc<ClaimEntry>| {
         claim.key.role == Role::Primary && claim.state != ClaimState::Releasing
     };
     let after = |claim: &&Arc<ClaimEntry>| extent.after.is_none_or(|id| claim.key.instance > id);
     let all: Vec<&Arc<ClaimEntry>> = snapshot.claims().iter().filter(stays).filter(after).collect();
-    let looked_at = &all[..all.len().min(LOOKED_AT)];
+    let looked_at = &all[..all.len().min(MAX_COMPARED)];
     let mut counts = LiveCounts {
         looked_at: looked_at.len(),
         not_looked_at: all.len() - looked_at.len(),
@@ -47,15 +52,15 @@ pub(super) fn changed(snapshot: &FleetSnapshot, from: Policy, to: Policy, extent
         *count += 1;
         let same = from.as_ref().ok() == to.as_ref().ok();
         if !same && decisions.len() < extent.listed {
-            decisions.push(told(claim, from, to));
+            decisions.push(live_decision(claim, from, to));
         }
     }
     let more = counts.not_looked_at > 0;
     let next = looked_at.last().filter(|_| more).map(|claim| claim.key.instance);
-    Found { counts, decisions, next }
+    DecisionChanges { counts, decisions, next }
 }
 
-fn told(claim: &ClaimEntry, from: Choice, to: Choice) -> LiveDecision {
+fn live_decision(claim: &ClaimEntry, from: Choice, to: Choice) -> LiveDecision {
     LiveDecision {
         instance: claim.key.instance,
         tenant: claim.request.tenant.clone(),
@@ -67,12 +72,12 @@ fn told(claim: &ClaimEntry, from: Choice, to: Choice) -> LiveDecision {
 }
 
 /// The fleet under one policy.
-struct Side {
+struct PolicySandbox {
     sandbox: Sandbox,
     policy: Policy,
 }
 
-impl Side {
+impl PolicySandbox {
     fn new(snapshot: &FleetSnapshot, policy: Policy) -> Self {
         Self { sandbox: snapshot.under(policy.clone()).build(), policy }
     }

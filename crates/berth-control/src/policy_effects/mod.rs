@@ -18,12 +18,12 @@ use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::moves::sandbox::FleetSnapshot;
 
-/// The most instances that are placed anew for one request.
-pub(crate) const LOOKED_AT: usize = 2000;
+/// Most instances that are placed again for one request.
+pub(crate) const MAX_COMPARED: usize = 2000;
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct ComparisonRange {
     /// The most of each kind that is listed.
     pub listed: usize,
     /// Instances after this one.
@@ -41,11 +41,11 @@ pub async fn compare(
     control: &ControlPlane,
     from: Policy,
     to: Policy,
-    extent: Extent,
+    extent: ComparisonRange,
 ) -> ControlResult<LiveDiff> {
     let snapshot = FleetSnapshot::take(control).await?;
     let at = control.now();
-    let open = control.migrations.all().into_iter().map(|(_, known)| known);
+    let open = control.moves.migrations.all().into_iter().map(|(_, known)| known);
     let leaving: FxHashSet<(InstanceId, NodeId)> = open
         .filter(|known| known.value.is_open())
         .map(|known| (known.value.instance, known.value.source.clone()))
@@ -60,7 +60,7 @@ pub async fn compare(
             classes.truncate(extent.listed);
             let found = decisions::changed(&snapshot, from, to, extent);
             let summary = summary(&found.counts, nodes_changed);
-            let decisions::Found { counts, decisions, next } = found;
+            let decisions::DecisionChanges { counts, decisions, next } = found;
             LiveDiff { at, summary, counts, decisions, nodes, nodes_changed, classes, next }
         })
         .await

@@ -6,56 +6,53 @@ use std::time::Duration;
 use berth_api::{Placed, TicketState};
 use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 
 use super::place::{Attempt, try_waiting};
 use super::tickets;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::settings::Settings;
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
 
-/// How long nothing happens before the queue is looked at all the same.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
 /// The least time between two passes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Tickets tried in one pass, so that a long queue does not keep out what just came.
-const TRIED_AT_ONCE: usize = 128;
+/// Most tickets tried in one pass, so that a long queue does not delay new requests.
+const MAX_PER_PASS: usize = 128;
 
 /// How long closed tickets can be read.
 const KEPT_S: i64 = 3600;
 
-/// Tries waiting requests until the server stops.
-pub async fn keep_granting(control: Arc<ControlPlane>) {
-    let mut room = control.catalog.room();
-    let mut arrivals = control.queue.arrivals();
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            _ = room.changed() => {}
-            _ = arrivals.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-        room.mark_unchanged();
-        arrivals.mark_unchanged();
-        let began = tokio::time::Instant::now();
-        if let Err(error) = pass(&control).await {
-            tracing::warn!(%error, "waiting requests could not be tried");
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        control.metrics.loop_ran("queue");
-        // A long queue takes a third of the planner at most; the rest is for those who just come.
-        tokio::time::sleep((began.elapsed() * 2).max(PAUSE)).await;
+/// Tries waiting requests.
+pub(crate) struct TicketGranter(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for TicketGranter {
+    const NAME: &'static str = "queue";
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    /// A long queue takes a third of the planner at most; the rest is for new requests.
+    fn pause(&self, took: Duration) -> Duration {
+        (took * 2).max(PAUSE)
+    }
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.0.catalog.room(), self.0.queue.arrivals()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        Ok(try_tickets(&self.0).await?)
     }
 }
 
-async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
-    let (settings, now) = (control.settings.load_full(), control.now());
+async fn try_tickets(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
+    let (settings, now) = (control.lifecycle.settings(), control.now());
     let ids = {
         let tickets = &control.queue.tickets.read().documents;
-        order::order(tickets.values().map(|known| &known.value), &settings, now)
+        order::sort_waiting(tickets.values().map(|known| &known.value), &settings, now)
     };
     let (mut tried, mut held_up) = (0, false);
     for id in ids {
@@ -65,19 +62,19 @@ async fn pass(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
             tickets::close(control, &id, TicketState::Expired, None, None).await?;
             continue;
         }
-        if held_up || tried >= TRIED_AT_ONCE {
+        if held_up || tried >= MAX_PER_PASS {
             continue;
         }
         tried += 1;
-        held_up = attempt(control, &known.value, &settings, now).await?;
+        held_up = try_ticket(control, &known.value, &settings, now).await?;
     }
     let before = now.saturating_add(SignedDuration::from_secs(-KEPT_S));
-    tickets::forget_old(control, before.unwrap_or(Timestamp::MIN)).await;
+    tickets::remove_old(control, before.unwrap_or(Timestamp::MIN)).await;
     Ok(())
 }
 
-/// Tries one ticket. Returns whether those behind it stand back for it.
-async fn attempt(
+/// Tries one ticket. Returns whether later ones must wait for it.
+async fn try_ticket(
     control: &Arc<ControlPlane>,
     stored: &TicketRecord,
     settings: &Settings,
@@ -90,8 +87,8 @@ async fn attempt(
         request.request_id = request.request_id.map(|id| format!("{id}~{}", stored.lapsed));
     }
     match try_waiting(control, &request, &stored.actor, &stored.origin).await {
-        Attempt::Placed(placed) if has_ended(&placed, now) => {
-            tickets::lapse(control, &ticket.id).await?;
+        Attempt::Placed(placed) if has_lapsed(&placed, now) => {
+            tickets::record_lapse(control, &ticket.id).await?;
             Ok(false)
         }
         Attempt::Placed(mut placed) => {
@@ -99,7 +96,7 @@ async fn attempt(
             let kept = Some(placed.clone());
             let state = TicketState::Granted;
             if !tickets::close(control, &ticket.id, state, kept, None).await? {
-                give_back(control, &placed).await;
+                release_claims(control, &placed).await;
             }
             Ok(false)
         }
@@ -118,15 +115,15 @@ async fn attempt(
 }
 
 /// Whether a grant is an old one, whose leases have ended.
-fn has_ended(placed: &Placed, now: Timestamp) -> bool {
+fn has_lapsed(placed: &Placed, now: Timestamp) -> bool {
     placed.instances.iter().any(|instance| instance.lease_until.is_some_and(|end| end <= now))
 }
 
-/// The ticket was called off while it was granted: nobody wants the claims. Were this lost too,
-/// their leases would end by themselves.
-async fn give_back(control: &ControlPlane, placed: &Placed) {
+/// Releases the claims of a ticket that was cancelled while it was granted. If this is lost, too,
+/// their leases expire.
+async fn release_claims(control: &ControlPlane, placed: &Placed) {
     let wanted = control.queue.of_request(&placed.tenant, &placed.request_id);
-    let settings = control.settings.load();
+    let settings = control.lifecycle.settings();
     let ticket = wanted.and_then(|id| control.queue.get(&id, &settings, control.now()));
     // Another server granted it: then the claims are wanted.
     if ticket.is_some_and(|ticket| ticket.state == TicketState::Granted) {
@@ -145,7 +142,7 @@ async fn give_back(control: &ControlPlane, placed: &Placed) {
         if let Err(error) =
             control.call(&caller, "claim.release", subject, None, Op::Release(release)).await
         {
-            tracing::warn!(%error, "a claim of a request that was called off could not be released");
+            tracing::warn!(%error, "failed to release claim of a cancelled request");
         }
     }
 }

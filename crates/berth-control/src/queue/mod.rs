@@ -7,7 +7,7 @@ mod granting;
 mod place;
 mod tickets;
 
-pub use granting::keep_granting;
+pub(crate) use granting::TicketGranter;
 pub use place::{Outcome, place};
 pub use tickets::{TicketError, cancel, enqueue};
 

@@ -9,7 +9,9 @@ use super::tickets::enqueue;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
-use crate::placement::{Audience, Prepared, actor, decide, place_now, placed_or_error, prepare};
+use crate::placement::{
+    Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
+};
 use crate::placer::{Actor, PlaceAnswer};
 
 /// What became of a placement.
@@ -55,7 +57,7 @@ pub async fn place(
 async fn place_or_wait(
     control: &Arc<ControlPlane>,
     caller: &Caller,
-    prepared: Prepared,
+    prepared: PreparedPlacement,
 ) -> ControlResult<Outcome> {
     let request_id = prepared.place_id();
     if let Some(ticket) = control.queue.of_request(&prepared.tenant, request_id) {

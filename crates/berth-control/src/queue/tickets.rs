@@ -70,7 +70,7 @@ pub async fn enqueue(
 ) -> Result<String, TicketError> {
     let now = control.now();
     let tenant = request.tenant.clone().unwrap_or_default();
-    let limit = control.settings.load().queue_limit;
+    let limit = control.lifecycle.settings().queue_limit;
     let open = control.queue.open();
     if open.iter().filter(|known| known.value.ticket.tenant == tenant).count() >= limit {
         return Err(TicketError::TooMany { tenant, limit });
@@ -120,9 +120,9 @@ pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result
             control.queue.tickets.put(id, stored, known.revision + 1);
             Ok(())
         }
-        // Another server was quicker; what it did is read and told.
+        // Another server was faster; report what it did.
         _ => {
-            read_again(control, id).await;
+            refresh(control, id).await;
             let state = control.queue.tickets.get(id).map(|known| known.value.ticket.state);
             let (id, state) = (id.to_owned(), state.unwrap_or(TicketState::Cancelled));
             Err(TicketError::Closed { id, state })
@@ -148,12 +148,12 @@ pub(super) async fn close(
         control.queue.tickets.put(id, stored, known.revision + 1);
         return Ok(true);
     }
-    read_again(control, id).await;
+    refresh(control, id).await;
     Ok(false)
 }
 
-/// Notes that a ticket was granted and nobody took it up: it is asked for under a new id.
-pub(super) async fn lapse(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
+/// Records that a grant lapsed unused: the ticket is tried again under a new request id.
+pub(super) async fn record_lapse(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
     let known = control.queue.tickets.get(id);
     let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(()) };
     let mut stored = known.value.clone();
@@ -165,7 +165,7 @@ pub(super) async fn lapse(control: &ControlPlane, id: &str) -> Result<(), Ledger
     Ok(())
 }
 
-async fn read_again(control: &ControlPlane, id: &str) {
+async fn refresh(control: &ControlPlane, id: &str) {
     let (ledger, tickets, id) =
         (control.ledger.clone(), Arc::clone(&control.queue.tickets), id.to_owned());
     // Where it cannot be read now, the feed has it read again.
@@ -173,7 +173,7 @@ async fn read_again(control: &ControlPlane, id: &str) {
 }
 
 /// Drops tickets that were closed long ago.
-pub(super) async fn forget_old(control: &Arc<ControlPlane>, before: Timestamp) {
+pub(super) async fn remove_old(control: &Arc<ControlPlane>, before: Timestamp) {
     let old: Vec<String> = {
         let tickets = &control.queue.tickets.read().documents;
         let is_old = |stored: &TicketRecord| !stored.is_open() && stored.ticket.deadline < before;

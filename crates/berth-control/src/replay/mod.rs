@@ -1,7 +1,7 @@
 //! Deriving a decision again from the log, to see whether it comes out the same.
 //!
 //! A receipt says what was asked, under which policy, at what time, and which event the planner had
-//! surely heard of. It does not say which of its own commits the planner had taken in beyond that,
+//! surely applied. It does not say which of its own commits the planner had applied beyond that,
 //! nor which of its plans were in flight. Both are found by trying: the fleet is rebuilt from the
 //! first event on, and the same question is put to the same engine at every commit around the
 //! recorded one, with the plans that were then under way. One of these fleets is the planner's; if
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::placement::decision_id;
 use derive::Question;
-use past::{BEFORE, Hearing, Past};
+use past::{BEFORE, HeartbeatAssumption, PastFleet};
 
 /// Why a decision of honest servers may come out different.
 const COMPANY: &str = "; several writers committed around it, and in which order their plans were \
@@ -49,9 +49,14 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
     };
     let (mut nearest, mut had_company) = (None, false);
     // What is most likely first; each costs a reading of the log.
-    let ways = [(Hearing::All, 0), (Hearing::All, BEFORE), (Hearing::AsLogged, BEFORE)];
-    for (hearing, before) in ways {
-        let Some(past) = Past::read(ledger, decision, policy.clone(), hearing, before)? else {
+    let ways = [
+        (HeartbeatAssumption::All, 0),
+        (HeartbeatAssumption::All, BEFORE),
+        (HeartbeatAssumption::AsLogged, BEFORE),
+    ];
+    for (heartbeats, before) in ways {
+        let Some(past) = PastFleet::read(ledger, decision, policy.clone(), heartbeats, before)?
+        else {
             let note = "the log tells of no such allocation, so nothing can have been granted";
             return Ok(answer(ReplayOutcome::Different, None, None, note.to_owned()));
         };

@@ -28,7 +28,7 @@ const WINDOW: usize = 20_000;
 
 /// Signs of life are not in the log. A node that falls silent is marked as lost, which is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hearing {
+pub(super) enum HeartbeatAssumption {
     /// All nodes were heard at the time of the decision.
     All,
     /// Nodes were heard when the log says so: there are no agents.
@@ -61,23 +61,23 @@ impl Commit {
 }
 
 /// The fleet some time before a decision, and what happened from then until the decision.
-pub(super) struct Past {
+pub(super) struct PastFleet {
     replica: FleetReplica,
     /// The last event that is in the replica.
     version: i64,
     commits: VecDeque<Commit>,
     /// Plans in the decision's own commit that were made before it.
-    beside: Vec<Allocation>,
+    same_commit: Vec<Allocation>,
     /// The writer that the decision came from.
     origin: Text,
     names: FxHashMap<InstanceId, String>,
-    hearing: Hearing,
+    heartbeats: HeartbeatAssumption,
     policy: Policy,
 }
 
 /// What came of putting a question again.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct ReplayAttempts {
     /// The event up to which the fleet was rebuilt, and the answer, if it is the recorded one.
     pub(super) identical: Option<(i64, Value)>,
     /// The same of the commit next to the decision's own, whatever came out.
@@ -86,13 +86,13 @@ pub(super) struct Found {
     pub(super) had_company: bool,
 }
 
-impl Past {
+impl PastFleet {
     /// Reads the log up to a decision; absent when the log does not tell of what was granted.
     pub(super) fn read(
         ledger: &Ledger,
         decision: &Decision,
         policy: Policy,
-        hearing: Hearing,
+        heartbeats: HeartbeatAssumption,
         before: usize,
     ) -> Result<Option<Self>, LedgerError> {
         let chain = decision.id.split('/').next().unwrap_or("");
@@ -100,10 +100,10 @@ impl Past {
             replica: FleetReplica::new(policy.clone()),
             version: 0,
             commits: VecDeque::new(),
-            beside: Vec::new(),
+            same_commit: Vec::new(),
             origin: Text::from(chain),
             names: FxHashMap::default(),
-            hearing,
+            heartbeats,
             policy,
         };
         let granted = granted(decision);
@@ -178,13 +178,13 @@ impl Past {
         let is_mine = |allocated: &&Allocation| granted.contains(&allocated.instance_id);
         let first = own.allocations().position(|at| is_mine(&at));
         if let Some(first) = first {
-            self.beside = own.allocations().take(first).cloned().collect();
+            self.same_commit = own.allocations().take(first).cloned().collect();
             return Ok(());
         }
         // Of a refusal, the order of the receipt tells.
         let earlier = earlier(ledger, decision)?;
         let before = own.allocations().filter(|at| earlier.contains(&at.instance_id));
-        self.beside = before.cloned().collect();
+        self.same_commit = before.cloned().collect();
         Ok(())
     }
 
@@ -194,16 +194,16 @@ impl Past {
     }
 
     fn refresh_heartbeats(&mut self, now: i64) {
-        if self.hearing == Hearing::All {
+        if self.heartbeats == HeartbeatAssumption::All {
             self.replica.refresh_all_heartbeats(Timestamp(now));
         }
     }
 
     /// Puts a question at every commit until the recorded answer comes.
-    pub(super) fn find(mut self, question: &Question) -> Result<Found, LedgerError> {
+    pub(super) fn find(mut self, question: &Question) -> Result<ReplayAttempts, LedgerError> {
         let others = |commit: &Commit| commit.origin != self.origin;
         let had_company = self.commits.iter().any(others);
-        let mut found = Found { had_company, ..Found::default() };
+        let mut found = ReplayAttempts { had_company, ..ReplayAttempts::default() };
         loop {
             self.replica.engine().set_policy(self.policy.clone());
             let own = self.in_flight(|origin| origin == &self.origin);
@@ -237,7 +237,7 @@ impl Past {
     /// Plans that were under way after the last commit in the replica.
     fn in_flight(&self, from: impl Fn(&Text) -> bool) -> Vec<Allocation> {
         let later = self.commits.iter().filter(|commit| from(&commit.origin));
-        let plans = later.flat_map(Commit::allocations).chain(&self.beside);
+        let plans = later.flat_map(Commit::allocations).chain(&self.same_commit);
         // What was moved or found was never planned: the replica learns of it by its commit.
         plans.filter(|at| at.moved_from.is_none() && !at.adopted).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Workloads whose members cannot be placed: why, since when, and telling when that changes.
+//! Workloads whose members cannot be placed: why, and since when.
 //!
 //! Kept as documents of the ledger, so that every server says the same and a restart forgets nothing.
 

@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 
 /// The results of the last round.
 #[derive(Default)]
-pub struct Evacuations(ArcSwapOption<Round>);
+pub struct Evacuations(ArcSwapOption<CheckResults>);
 
-struct Round {
+struct CheckResults {
     at: Timestamp,
     nodes: FxHashMap<NodeId, NodeEvacuation>,
 }
@@ -46,7 +46,7 @@ impl Evacuations {
 
     /// Replaces the results by those of a round.
     pub(crate) fn set(&self, at: Timestamp, nodes: FxHashMap<NodeId, NodeEvacuation>) {
-        self.0.store(Some(Arc::new(Round { at, nodes })));
+        self.0.store(Some(Arc::new(CheckResults { at, nodes })));
     }
 
     /// Drops the results: checks were switched off.

@@ -1,4 +1,4 @@
-//! The fair order: tenants take turns, and nobody is overtaken for ever.
+//! The fair order: tenants take turns, and no ticket is overtaken for ever.
 //!
 //! First those who waited longer than the patience, by age. Then every tenant's first ticket, then
 //! every tenant's second, and so on, each round by age. So a tenant with a thousand tickets does
@@ -12,7 +12,7 @@ use super::tickets::TicketRecord;
 use crate::settings::Settings;
 
 /// Ids of waiting tickets, in the order in which they are tried.
-pub(crate) fn order<'a>(
+pub(crate) fn sort_waiting<'a>(
     tickets: impl Iterator<Item = &'a TicketRecord>,
     settings: &Settings,
     now: Timestamp,

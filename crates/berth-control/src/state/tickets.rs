@@ -25,7 +25,7 @@ pub struct TicketRecord {
     pub actor: String,
     /// From where.
     pub origin: String,
-    /// How often it was granted and nobody took it up in time.
+    /// How often it was granted and the grant lapsed unused.
     #[serde(default)]
     pub lapsed: u32,
 }
@@ -46,7 +46,7 @@ impl CacheableDocument for TicketRecord {
     }
 }
 
-/// Who is to be told that tickets come and are closed.
+/// Notified when tickets come and are closed.
 #[derive(Default)]
 pub struct TicketWatchers {
     /// Rises with every ticket that comes.
@@ -72,13 +72,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Told whenever a ticket is closed.
+    /// Changes whenever a ticket is closed.
     #[must_use]
     pub fn closings(&self) -> watch::Receiver<u64> {
         self.tickets.read().index.closings.subscribe()
     }
 
-    /// Told whenever a ticket comes.
+    /// Changes whenever a ticket comes.
     pub(crate) fn arrivals(&self) -> watch::Receiver<u64> {
         self.tickets.read().index.arrivals.subscribe()
     }
@@ -136,8 +136,11 @@ impl Queue {
         let tickets = &self.tickets.read().documents;
         let mut ticket = tickets.get(id)?.value.ticket.clone();
         if ticket.state == TicketState::Waiting {
-            let order =
-                ticket_order::order(tickets.values().map(|known| &known.value), settings, now);
+            let order = ticket_order::sort_waiting(
+                tickets.values().map(|known| &known.value),
+                settings,
+                now,
+            );
             let place = order.iter().position(|waiting| waiting == id);
             ticket.position = place.map(|place| u64::try_from(place + 1).unwrap_or(u64::MAX));
         }
@@ -159,7 +162,8 @@ impl Queue {
     #[must_use]
     pub fn list(&self, settings: &Settings, now: jiff::Timestamp) -> Vec<Ticket> {
         let tickets = &self.tickets.read().documents;
-        let order = ticket_order::order(tickets.values().map(|known| &known.value), settings, now);
+        let order =
+            ticket_order::sort_waiting(tickets.values().map(|known| &known.value), settings, now);
         let mut list: Vec<Ticket> = Vec::with_capacity(tickets.len());
         for (place, id) in (1..).zip(&order) {
             if let Some(known) = tickets.get(id) {

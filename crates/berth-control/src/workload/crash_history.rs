@@ -1,4 +1,4 @@
-//! Members that end without being told to: how often, and how long to wait before the next try.
+//! Members that end without a release: how often, and how long to wait before the next try.
 
 use std::time::Duration;
 
@@ -46,17 +46,17 @@ mod tests {
     use super::*;
 
     fn after(times: &[i64]) -> CrashHistory {
-        let mut deaths = CrashHistory::default();
+        let mut crashes = CrashHistory::default();
         for at in times {
-            deaths.add(Micros(at * 1_000_000));
+            crashes.add(Micros(at * 1_000_000));
         }
-        deaths
+        crashes
     }
 
     #[test]
     fn the_first_death_costs_nothing_and_each_further_one_doubles_the_wait() {
         let start = 1_000_000;
-        let wait = |deaths: CrashHistory| deaths.wait_until().map(|until| until.seconds());
+        let wait = |crashes: CrashHistory| crashes.wait_until().map(|until| until.seconds());
         assert_eq!(wait(after(&[start])), None);
         assert_eq!(wait(after(&[start, start + 1])), Some(start + 11));
         assert_eq!(wait(after(&[start, start + 1, start + 11])), Some(start + 31));

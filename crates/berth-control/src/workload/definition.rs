@@ -94,7 +94,7 @@ impl Definition {
         }
     }
 
-    /// A workload as somebody asks for it, in place of what is there now, if anything.
+    /// A workload as requested, in place of the stored one, if there is one.
     #[must_use]
     pub fn ask(key: WorkloadKey, new: NewWorkload, now: Option<&Self>) -> Self {
         let replicas = new.replicas;
@@ -171,14 +171,14 @@ impl Definition {
         request
     }
 
-    /// A seat's name in the ledger.
+    /// A slot's name in the ledger.
     #[must_use]
-    pub fn slot_key(&self, seat: Slot) -> SlotKey {
+    pub fn slot_key(&self, slot: Slot) -> SlotKey {
         let (tenant, workload) = self.key.clone();
-        SlotKey { tenant, workload, revision: seat.revision, slot: seat.slot }
+        SlotKey { tenant, workload, revision: slot.revision, slot: slot.slot }
     }
 
-    /// What somebody would ask for to get the same.
+    /// The request that would make the same workload.
     #[must_use]
     pub fn spec(&self) -> NewWorkload {
         let body = &self.body;

@@ -1,4 +1,4 @@
-//! What is wrong with a workload after its turn, and whether that has to be told.
+//! Why a workload is degraded after a pass, and whether that has to be reported.
 
 use berth_api::Degraded;
 use berth_engine::Audience;
@@ -10,69 +10,80 @@ use super::plan::ReconcilePlan;
 use crate::control_plane::ControlPlane;
 use crate::state::degradations;
 
-/// What a turn found out.
+/// What a pass found out about a workload.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PassResult {
     /// Members that could not be placed.
     pub(super) waiting: u32,
-    /// PlacementFailure, where that was asked for.
+    /// Why, if that was explained.
     pub(super) why: Option<PlacementFailure>,
-    /// Whether the same refusal with other numbers is to be told again.
+    /// Whether the same refusal with other numbers is reported again.
     pub(super) refresh: bool,
-    /// Whether some members were not tried, so that nothing new is known of them.
+    /// Whether some members were not tried, so that nothing new is known about them.
     pub(super) untried: bool,
 }
 
-/// Tells what is wrong with a workload now, if it is another than before.
-pub(super) async fn tell(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult) {
+/// Stores why a workload is degraded, if that changed.
+pub(super) async fn report(control: &ControlPlane, plan: &ReconcilePlan, found: PassResult) {
     let now = control.now();
-    let was = turn.was.as_deref().map(|known| &known.value);
-    let wrong = match wrong(control, turn, found, now) {
-        Wrong::As => return,
-        Wrong::Nothing => None,
-        Wrong::Now(wrong) => Some(wrong),
+    let was = plan.was.as_deref().map(|known| &known.value);
+    let wrong = match find_change(control, plan, found, now) {
+        DegradedChange::Unchanged => return,
+        DegradedChange::Recovered => None,
+        DegradedChange::Degraded(wrong) => Some(wrong),
     };
     if was.is_none() && wrong.is_none() {
         return;
     }
-    let key = &turn.definition.key;
-    let op = degradations::set_degraded(key, Some(&turn.definition), wrong.as_ref());
+    let key = &plan.definition.key;
+    let op = degradations::set_degraded(key, Some(&plan.definition), wrong.as_ref());
     if let Err(error) = control.submit(op).await {
         let (tenant, workload): (&Text, &Text) = (&key.0, &key.1);
-        tracing::warn!(%error, %tenant, %workload, "what is wrong with a workload is not stored");
+        tracing::warn!(%error, %tenant, %workload, "failed to store scheduling state");
     }
 }
 
-enum Wrong {
-    /// As it was, or nobody knows better.
-    As,
-    Nothing,
-    Now(Degraded),
+enum DegradedChange {
+    /// As it was, or nothing new is known.
+    Unchanged,
+    Recovered,
+    Degraded(Degraded),
 }
 
-fn wrong(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult, now: Timestamp) -> Wrong {
-    let was = turn.was.as_deref().map(|known| &known.value);
-    if let Some(instance) = &turn.stranded {
+fn find_change(
+    control: &ControlPlane,
+    plan: &ReconcilePlan,
+    found: PassResult,
+    now: Timestamp,
+) -> DegradedChange {
+    let was = plan.was.as_deref().map(|known| &known.value);
+    if let Some(instance) = &plan.stranded {
         let code = "node_lost";
         if was.is_some_and(|was| was.code == code) {
-            return Wrong::As;
+            return DegradedChange::Unchanged;
         }
         let message = format!(
             "instance {instance} has a volume, and its node is lost; bring the node back, or restore \
              the volume elsewhere and release the instance"
         );
         let code = code.to_owned();
-        return Wrong::Now(Degraded { code, message, since: now, members: 1, refusal: None });
+        return DegradedChange::Degraded(Degraded {
+            code,
+            message,
+            since: now,
+            members: 1,
+            refusal: None,
+        });
     }
     if found.waiting == 0 {
-        return if found.untried { Wrong::As } else { Wrong::Nothing };
+        return if found.untried { DegradedChange::Unchanged } else { DegradedChange::Recovered };
     }
-    let Some(why) = found.why else { return Wrong::As };
+    let Some(why) = found.why else { return DegradedChange::Unchanged };
     let since = was.filter(|was| was.code == why.code).map_or(now, |was| was.since);
     let message = match (&why.refusal, control.catalog.policy()) {
         // Tenants read it, so it names nothing that they may not see.
         (Some(refusal), Some(policy)) => {
-            let tenant = Audience::Tenant(turn.definition.tenant());
+            let tenant = Audience::Tenant(plan.definition.tenant());
             let headline = refusal.redacted_for(tenant, &policy).headline();
             headline.strip_prefix(&format!("{}: ", why.code)).unwrap_or(&headline).to_owned()
         }
@@ -84,5 +95,9 @@ fn wrong(control: &ControlPlane, turn: &ReconcilePlan, found: PassResult, now: T
         let same = was.code == fresh.code && was.members == fresh.members;
         same && (!found.refresh || was.message == fresh.message)
     };
-    if was.is_some_and(is_same) { Wrong::As } else { Wrong::Now(fresh) }
+    if was.is_some_and(is_same) {
+        DegradedChange::Unchanged
+    } else {
+        DegradedChange::Degraded(fresh)
+    }
 }

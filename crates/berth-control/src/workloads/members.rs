@@ -29,10 +29,10 @@ impl<'a> HostContext<'a> {
     #[must_use]
     pub fn of(control: &'a ControlPlane) -> Self {
         Self {
-            drains: &control.drains,
+            drains: &control.moves.drains,
             now: control.now(),
-            gone_after_s: control.gone_after_s(),
-            listening_since: control.listening_since(),
+            gone_after_s: control.liveness.gone_after_s(&control.lifecycle.settings()),
+            listening_since: control.liveness.listening_since(),
         }
     }
 
@@ -72,7 +72,7 @@ impl<'a> Hosts<'a> {
         let (catalog, hosts_context) = (self.catalog, self.hosts_context);
         *self.known.entry(node).or_insert_with(|| match catalog.nodes.get(node) {
             Some(node) => (hosts_context.host(node), node.facts.capacity_type),
-            // A node that is not there any more keeps nobody.
+            // A node that was removed has no members.
             None => (HostState::Lost, CapacityType::OnDemand),
         })
     }
@@ -86,8 +86,8 @@ impl<'a> Hosts<'a> {
             let (host, class) = self.of(&entry.node);
             members.push(Member {
                 id: entry.key.instance,
-                revision: entry.seat.revision,
-                slot: u32::try_from(entry.seat.slot).unwrap_or(u32::MAX),
+                revision: entry.slot.revision,
+                slot: u32::try_from(entry.slot.slot).unwrap_or(u32::MAX),
                 fence: entry.fence,
                 class,
                 state: match entry.state {

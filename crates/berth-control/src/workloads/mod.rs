@@ -1,9 +1,9 @@
 //! What should run, kept running.
 //!
-//! A workload is a template and a count. Its members are claims with a seat; the loop here compares
-//! what is wanted with what is there and acts through the one claim path. Any server may do so, and
-//! several at once: a seat is given by the ledger in the same commit as its claim, and a release
-//! names the fence, so whoever comes second finds it done.
+//! A workload is a template and a count. Its members are claims with a slot; the loop here compares
+//! what should run with what does and acts through the one claim path. Any server may do so, and
+//! several at once: a slot is assigned by the ledger in the same commit as its claim, and a release
+//! names the fence, so the second one finds it done.
 
 mod degraded;
 mod members;
@@ -15,4 +15,5 @@ pub mod status;
 
 pub use members::{HostContext, Hosts, claims, desired};
 pub use plan::plan_all;
-pub use reconciler::{forget_workload, keep_running};
+pub(crate) use reconciler::WorkloadReconciler;
+pub use reconciler::remove_workload;

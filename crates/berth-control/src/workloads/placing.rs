@@ -1,4 +1,4 @@
-//! Placing members: through the one claim path, in a given seat.
+//! Placing members: through the one claim path, in a given slot.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::elastic::classify;
 use crate::error::{ControlError, describe_guard};
 use crate::placement::attachments::volumes_of;
 use crate::placement::request_of;
-use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest, RequestedSlot};
+use crate::placer::{PlaceAnswer, PlaceRequest, RequestedSlot};
 use crate::workload::Definition;
 
-/// How long a member may stay unbound before its place is given up.
+/// How long a member may stay unbound before its claim is released.
 const LEASE_S: u32 = 300;
 
-/// PlacementFailure a member could not be placed.
+/// Why a member could not be placed.
 #[derive(Clone, Debug)]
 pub(super) struct PlacementFailure {
     pub(super) code: String,
@@ -29,37 +29,37 @@ pub(super) struct PlacementFailure {
 
 /// What became of a member that was to be placed.
 #[derive(Clone, Debug)]
-pub(super) enum Made {
+pub(super) enum PlaceOutcome {
     /// It has a place.
     Placed,
-    /// Somebody else has the seat, or was faster: look again.
-    Again,
+    /// Another instance has the slot, or another server was faster.
+    Retry,
     /// There is no room for it; why, if that was asked for.
     Refused(Option<PlacementFailure>),
     /// The ledger does not know.
     Unknown,
 }
 
-/// What the members of one revision ask for.
+/// What the members of one revision request.
 #[derive(Clone, Debug)]
-pub(super) struct Recipe {
+pub(super) struct MemberTemplate {
     request: InstanceRequest,
     pools: Vec<Text>,
     release: Option<Text>,
 }
 
-/// What members of a revision ask for, with all sets of volumes looked up.
+/// Reads what members of a revision request, with all sets of volumes looked up.
 ///
 /// # Errors
 /// When the revision is not kept, or a set of volumes is not there.
-pub(super) async fn recipe(
+pub(super) async fn read_template(
     control: &ControlPlane,
     definition: &Definition,
     revision: i64,
-) -> Result<Recipe, PlacementFailure> {
+) -> Result<MemberTemplate, PlacementFailure> {
     let body = &definition.body;
     let past = body.history.iter().find(|past| past.revision == revision);
-    let (template, pools, release) = match past.filter(|_| revision != body.revision) {
+    let (spec, pools, release) = match past.filter(|_| revision != body.revision) {
         Some(past) => (&past.template, &past.pools, &past.release),
         None if revision == body.revision => (&body.template, &body.pools, &body.release),
         None => {
@@ -68,30 +68,32 @@ pub(super) async fn recipe(
             return Err(PlacementFailure { code, message, refusal: None });
         }
     };
-    let mut request = request_of(definition.tenant(), template);
+    let mut request = request_of(definition.tenant(), spec);
     request.workload = Some(definition.name().to_owned());
     let policy = control.catalog.policy();
-    classify(policy.as_deref(), &mut request, "template.elastic").map_err(why)?;
-    for set in &template.attachments {
+    classify(policy.as_deref(), &mut request, "template.elastic").map_err(control_failure)?;
+    for set in &spec.attachments {
         let found = volumes_of(control, definition.tenant(), set).await;
-        request.volumes.extend(found.map_err(why)?);
+        request.volumes.extend(found.map_err(control_failure)?);
     }
     request.volumes.sort();
     request.volumes.dedup();
-    if let Some(volume) = request.volumes.iter().find(|it| control.volume_moves.is_stopping(it)) {
+    if let Some(volume) =
+        request.volumes.iter().find(|it| control.moves.volume_moves.is_stopping(it))
+    {
         let message = format!("volume {volume} is on its way to another node");
         return Err(PlacementFailure { code: "volume_moving".to_owned(), message, refusal: None });
     }
     let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
-    Ok(Recipe { request, pools, release: release.as_deref().map(Text::from) })
+    Ok(MemberTemplate { request, pools, release: release.as_deref().map(Text::from) })
 }
 
-/// What is wanted beside a place.
+/// How a member is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    /// Nothing: a refusal is neither explained nor recorded.
+pub(super) enum PlaceMode {
+    /// A refusal is neither explained nor recorded.
     Quiet,
-    /// PlacementFailure, if there is no room; recorded like any refusal.
+    /// A refusal is explained and recorded.
     Record,
     /// Only whether there is room, and why not: nothing is placed or recorded.
     Preview,
@@ -100,12 +102,12 @@ pub(super) enum Ask {
 /// Hands a member over to be placed.
 pub(super) fn submit(
     control: &ControlPlane,
-    recipe: &Recipe,
-    creation: &CreateAction,
+    template: &MemberTemplate,
+    create: &CreateAction,
     class: Option<CapacityType>,
-    ask: Ask,
+    mode: PlaceMode,
 ) -> oneshot::Receiver<PlaceAnswer> {
-    let mut instance = recipe.request.clone();
+    let mut instance = template.request.clone();
     instance.id = InstanceId::from_u128(Uuid::now_v7().as_u128());
     instance.capacity_type = class.or(instance.capacity_type);
     let request = PlaceRequest {
@@ -113,32 +115,37 @@ pub(super) fn submit(
         tenant: Text::from(instance.tenant.as_str()),
         instances: vec![Arc::new(instance)],
         lease_s: LEASE_S,
-        pools: recipe.pools.clone(),
-        quiet: ask == Ask::Quiet,
-        dry_run: ask == Ask::Preview,
-        slots: vec![RequestedSlot { seat: creation.seat, takes_over: creation.takes_over }],
-        release: recipe.release.clone(),
+        pools: template.pools.clone(),
+        quiet: mode == PlaceMode::Quiet,
+        dry_run: mode == PlaceMode::Preview,
+        slots: vec![RequestedSlot { slot: create.slot, takes_over: create.takes_over }],
+        release: template.release.clone(),
         ..PlaceRequest::default()
     };
-    let (sender, receiver) = oneshot::channel();
-    let reply = Box::new(move |answer| drop(sender.send(answer)));
-    control.placer.submit(PlaceJob { request, reply });
-    receiver
+    control.placer.send(request)
 }
 
-/// What an answer means for the member.
-pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
+/// Waits for the answer to a request.
+pub(super) async fn await_outcome(answer: oneshot::Receiver<PlaceAnswer>) -> PlaceOutcome {
     match answer.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed)) {
-        PlaceAnswer::Granted(_) => Made::Placed,
+        PlaceAnswer::Granted(_) => PlaceOutcome::Placed,
         PlaceAnswer::Contended(conflict) => {
-            tracing::debug!(guard = describe_guard(&conflict.guard), "a member was not placed yet");
-            Made::Again
+            tracing::debug!(
+                guard = describe_guard(&conflict.guard),
+                "placement contended; retrying"
+            );
+            PlaceOutcome::Retry
         }
-        PlaceAnswer::NoRoom(refusals) => Made::Refused(refusals.into_iter().next().map(explained)),
+        PlaceAnswer::NoRoom(refusals) => {
+            PlaceOutcome::Refused(refusals.into_iter().next().map(refusal_failure))
+        }
         PlaceAnswer::Refused(by) => {
             // The answer to a caller is named after its request; here there is none.
             let code = by.code().to_owned();
-            Made::Refused(Some(PlacementFailure { code, ..why(ControlError::from(&by)) }))
+            PlaceOutcome::Refused(Some(PlacementFailure {
+                code,
+                ..control_failure(ControlError::from(&by))
+            }))
         }
         PlaceAnswer::Invalid(invalid) => {
             let code = match &invalid {
@@ -147,27 +154,27 @@ pub(super) async fn outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Made {
                 _ => "invalid_request",
             };
             let (code, message) = (code.to_owned(), invalid.to_string());
-            Made::Refused(Some(PlacementFailure { code, message, refusal: None }))
+            PlaceOutcome::Refused(Some(PlacementFailure { code, message, refusal: None }))
         }
         PlaceAnswer::Unknown(error) => {
-            tracing::warn!(%error, "a member could not be placed");
-            Made::Unknown
+            tracing::warn!(%error, "outcome of a placement is unknown");
+            PlaceOutcome::Unknown
         }
     }
 }
 
-fn explained(refusal: Refusal) -> PlacementFailure {
+fn refusal_failure(refusal: Refusal) -> PlacementFailure {
     let (code, message) = (refusal.code.to_string(), refusal.headline());
     PlacementFailure { code, message, refusal: Some(Box::new(refusal)) }
 }
 
-fn why(error: ControlError) -> PlacementFailure {
+fn control_failure(error: ControlError) -> PlacementFailure {
     let problem = error.into_problem();
     PlacementFailure { code: problem.code, message: problem.detail, refusal: None }
 }
 
 /// The other kind of capacity.
-pub(super) const fn other(class: CapacityType) -> CapacityType {
+pub(super) const fn other_class(class: CapacityType) -> CapacityType {
     match class {
         CapacityType::OnDemand => CapacityType::Spot,
         CapacityType::Spot => CapacityType::OnDemand,

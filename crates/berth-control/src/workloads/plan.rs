@@ -1,6 +1,6 @@
-//! One workload's turn: what the rules say is to be done, with all that is needed to do it.
+//! Plans for workloads: what is to be created and released, with all that is needed to do it.
 //!
-//! Looked up under the catalogue's lock, done without it.
+//! Made under the catalogue's lock, carried out without it.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use crate::workload::{Definition, WorkloadKey};
 /// A member to be placed.
 #[derive(Clone, Debug)]
 pub(super) struct CreateAction {
-    pub(super) seat: Slot,
+    pub(super) slot: Slot,
     /// The kind of capacity it must be on.
     pub(super) class: Option<CapacityType>,
-    /// Who hands the seat over.
+    /// The claim that hands the slot over.
     pub(super) takes_over: Option<ClaimKey>,
     pub(super) cause: Cause,
 }
 
-/// A member to be let go.
+/// A member to be released.
 #[derive(Clone, Debug)]
 pub(super) struct ReleaseAction {
     pub(super) key: ClaimKey,
@@ -39,8 +39,8 @@ pub(super) struct ReleaseAction {
 #[derive(Clone, Debug)]
 pub(super) struct ReconcilePlan {
     pub(super) definition: Arc<Definition>,
-    pub(super) creations: Vec<CreateAction>,
-    pub(super) partings: Vec<ReleaseAction>,
+    pub(super) creates: Vec<CreateAction>,
+    pub(super) releases: Vec<ReleaseAction>,
     /// A member with a volume on a node that is lost.
     pub(super) stranded: Option<InstanceId>,
     /// Until when nothing new is tried, since members keep ending.
@@ -51,46 +51,46 @@ pub(super) struct ReconcilePlan {
     pub(super) is_over: bool,
 }
 
-/// Workloads looked at under one hold of the catalogue, so that its changes get their turn.
-const AT_ONCE: usize = 512;
+/// Workloads planned under one lock of the catalogue, so that updates are not delayed.
+const MAX_PER_LOCK: usize = 512;
 
-/// Looks at all workloads as the loop does from time to time, and does nothing. Returns how many
-/// have something to do.
+/// Plans all workloads as the loop does from time to time, and carries nothing out. Returns how
+/// many have something to do.
 #[must_use]
 pub fn plan_all(control: &ControlPlane) -> usize {
     let keys: Vec<WorkloadKey> = control.catalog.read().workloads.keys().cloned().collect();
-    turns(control, &keys).len()
+    plan_workloads(control, &keys).len()
 }
 
-/// The turns of these workloads; those with nothing to do have none.
-pub(super) fn turns(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<ReconcilePlan> {
-    let mut turns = Vec::new();
+/// Plans for these workloads; those with nothing to do have none.
+pub(super) fn plan_workloads(control: &ControlPlane, keys: &[WorkloadKey]) -> Vec<ReconcilePlan> {
+    let mut plans = Vec::new();
     let mut members = Vec::new();
     let wrong: FxHashSet<WorkloadKey> = control.degraded.keys().into_iter().collect();
-    for some in keys.chunks(AT_ONCE) {
+    for chunk in keys.chunks(MAX_PER_LOCK) {
         let catalog = control.catalog.read();
         let mut hosts = Hosts::new(&catalog, HostContext::of(control));
-        for key in some {
+        for key in chunk {
             let Some(definition) = catalog.workloads.get(key) else { continue };
             let was = wrong.contains(key).then(|| control.degraded.get(key)).flatten();
-            // Who creates the members lets them go, too.
+            // Whatever creates the members releases them, too.
             if definition.replicas.is_none() && !definition.body.deleting {
-                turns.extend(was.map(|was| nothing_to_do(definition, was)));
+                plans.extend(was.map(|was| empty_plan(definition, was)));
                 continue;
             }
             hosts.collect(definition, &mut members);
-            turns.extend(turn(&catalog, definition, &members, was));
+            plans.extend(plan_workload(&catalog, definition, &members, was));
         }
     }
-    turns
+    plans
 }
 
-/// The turn of a workload that lacked something while Berth created its members.
-fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) -> ReconcilePlan {
+/// The plan for a workload that lacked something while Berth created its members.
+fn empty_plan(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) -> ReconcilePlan {
     ReconcilePlan {
         definition: Arc::clone(definition),
-        creations: Vec::new(),
-        partings: Vec::new(),
+        creates: Vec::new(),
+        releases: Vec::new(),
         stranded: None,
         backs_off_until: None,
         was: Some(was),
@@ -98,7 +98,7 @@ fn nothing_to_do(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) ->
     }
 }
 
-fn turn(
+fn plan_workload(
     catalog: &CatalogState,
     definition: &Arc<Definition>,
     members: &[Member],
@@ -111,21 +111,21 @@ fn turn(
     }
     let entries = catalog.members.get(&definition.key).map_or(&[][..], Vec::as_slice);
     let entry = |id: InstanceId| entries.iter().find(|entry| entry.key.instance == id);
-    let (mut creations, mut partings) = (Vec::new(), Vec::new());
+    let (mut creates, mut releases) = (Vec::new(), Vec::new());
     for step in outlook.steps {
         match step {
             Step::Create { revision, slot, class, in_place_of, cause } => {
                 let takes_over = in_place_of.map(ClaimKey::primary);
-                let seat = Slot { revision, slot: i64::from(slot) };
-                creations.push(CreateAction { seat, class, takes_over, cause });
+                let slot = Slot { revision, slot: i64::from(slot) };
+                creates.push(CreateAction { slot, class, takes_over, cause });
             }
             Step::Release { instance, cause } => {
-                let parting = entry(instance).map(|entry| ReleaseAction {
+                let release = entry(instance).map(|entry| ReleaseAction {
                     key: entry.key,
                     fence: entry.fence,
                     cause,
                 });
-                partings.extend(parting);
+                releases.extend(release);
             }
         }
     }
@@ -134,13 +134,13 @@ fn turn(
         .iter()
         .find(|blocked| blocked.blocker == Blocker::Volume && blocked.cause == Cause::NodeLost);
     let stranded = stranded.map(|it| it.instance);
-    let deaths = catalog.deaths.get(&definition.key);
+    let crashes = catalog.crashes.get(&definition.key);
     Some(ReconcilePlan {
         definition: Arc::clone(definition),
-        creations,
-        partings,
+        creates,
+        releases,
         stranded,
-        backs_off_until: deaths.and_then(|deaths| deaths.wait_until()),
+        backs_off_until: crashes.and_then(|crashes| crashes.wait_until()),
         was,
         is_over,
     })

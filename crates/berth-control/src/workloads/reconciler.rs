@@ -1,8 +1,8 @@
 //! The loop that keeps workloads running.
 //!
-//! It looks at workloads of which something changed, and at all of them from time to time, since
-//! some things change by the clock alone. What waits for room is tried again when there may be some.
-//! Members are asked for in turns between tenants, so that none starves when room is short.
+//! It reconciles workloads of which something changed, and all of them from time to time, since some
+//! things change with time alone. What waits for room is tried again when there may be some. Tenants
+//! take turns, so that none starves when room is short.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,82 +13,43 @@ use berth_engine::workload::Cause;
 use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Release, Text};
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::degraded::{self, PassResult};
 use super::orphans;
-use super::placing::{self, Ask, Made, PlacementFailure, Recipe};
+use super::placing::{self, MemberTemplate, PlaceMode, PlaceOutcome, PlacementFailure};
 use super::plan::{self, CreateAction, ReconcilePlan, ReleaseAction};
 use crate::control_plane::ControlPlane;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::state::degradations;
 use crate::workload::WorkloadKey;
 
-/// How often all workloads are looked at.
+/// How often all workloads are reconciled.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// The least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long what has no room is left alone when nothing seems to make room.
+/// How long to wait before what has no room is tried again if nothing made room.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// How often it is asked anew why there is no room.
+/// How often it is explained again why there is no room.
 const EXPLAIN_EVERY: Duration = Duration::from_secs(2);
 
-/// How often the same refusal is recorded and told again.
+/// How often the same refusal is recorded and reported again.
 const RECORD_EVERY: Duration = Duration::from_secs(300);
 
-/// Workloads that are explained in one pass: an explanation looks at every node.
-const EXPLAINED_AT_ONCE: usize = 32;
+/// Workloads that are explained in one pass: an explanation checks every node.
+const MAX_EXPLAINED: usize = 32;
 
-/// Members asked for in one pass.
-const AT_ONCE: usize = 1024;
-
-/// Keeps workloads running until the server stops.
-pub async fn keep_running(control: Arc<ControlPlane>) {
-    let mut keeper = Keeper::default();
-    let mut room = control.catalog.room();
-    // What is wanted and what is there are compared once at the start: much may have changed.
-    let mut sweep_at = Instant::now();
-    let mut awake = Instant::now();
-    loop {
-        let mut may_have_room = false;
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            () = control.catalog.work.notified() => {}
-            _ = room.changed() => may_have_room = true,
-            () = tokio::time::sleep_until(keeper.next(sweep_at)) => {}
-        }
-        // A server that stood still heard no agent: nobody is lost before it has listened.
-        if awake.elapsed() > SWEEP_EVERY * 3 {
-            control.restart_listening();
-        }
-        may_have_room |= room.has_changed().unwrap_or(false);
-        room.mark_unchanged();
-        // What this server did itself is known before more is done.
-        control.wait_for_read_your_writes().await;
-        let began = Instant::now();
-        let mut keys = control.catalog.take_dirty();
-        if began >= sweep_at {
-            keys.extend(control.catalog.read().workloads.keys().cloned());
-            sweep_at = began + SWEEP_EVERY;
-            orphans::release_member(&control).await;
-        }
-        keys.extend(keeper.due(began, may_have_room));
-        if !keys.is_empty() {
-            keeper.pass(&control, keys, may_have_room).await;
-        }
-        control.metrics.loop_ran("workloads");
-        control.metrics.stage("reconciled", began.elapsed());
-        // Many workloads take a third of the planner at most; the rest is for those who just come.
-        tokio::time::sleep((began.elapsed() * 2).clamp(PAUSE, Duration::from_secs(1))).await;
-        awake = Instant::now();
-    }
-}
+/// Members placed in one pass.
+const MAX_PER_PASS: usize = 1024;
 
 /// A workload some of whose members have no room.
-struct Waiting {
+struct WaitingWorkload {
     /// The version that was tried.
     version: i64,
     /// Since when.
@@ -101,37 +62,98 @@ struct Waiting {
     next: Instant,
 }
 
-/// What the loop remembers from pass to pass.
-#[derive(Default)]
-struct Keeper {
-    waiting: FxHashMap<WorkloadKey, Waiting>,
-    /// Workloads to be looked at again at some time.
+/// Keeps workloads running, and remembers from pass to pass what waits.
+pub(crate) struct WorkloadReconciler {
+    control: Arc<ControlPlane>,
+    room: watch::Receiver<u64>,
+    /// When all workloads are reconciled next. At the start at once: much may have changed.
+    sweep_at: Instant,
+    last_pass_ended: Instant,
+    waiting: FxHashMap<WorkloadKey, WaitingWorkload>,
+    /// Workloads to be reconciled again at some time.
     later: BTreeMap<Instant, FxHashSet<WorkloadKey>>,
     /// When each of those is.
     scheduled: FxHashMap<WorkloadKey, Instant>,
-    /// When each tenant last got a place. To be asked and refused is no turn: else whoever asks for
-    /// least would always be first, and room that comes one at a time would be its alone.
+    /// When each tenant last got a place. A refusal does not count: else the tenant with the smallest
+    /// requests would always be first, and take all room that comes in small amounts.
     served: FxHashMap<Text, u64>,
-    turns: u64,
+    serve_count: u64,
 }
 
-/// A member to be placed, and whose.
-struct Wanted {
-    turn: usize,
-    creation: CreateAction,
-    recipe: Arc<Recipe>,
-    /// Which it is among those of its workload and kind.
+/// A member to be placed.
+struct MemberRequest {
+    plan: usize,
+    create: CreateAction,
+    template: Arc<MemberTemplate>,
+    /// Its number among those of its workload and class.
     number: usize,
 }
 
-impl Keeper {
-    /// When there is something to do, if nothing happens before.
-    fn next(&self, sweep: Instant) -> Instant {
-        self.later.keys().next().map_or(sweep, |first| (*first).min(sweep))
+impl BackgroundLoop for WorkloadReconciler {
+    const NAME: &'static str = "workloads";
+    const PERIOD: Duration = SWEEP_EVERY;
+    const STARTS_AT_ONCE: bool = true;
+
+    fn period(&self) -> Duration {
+        let first = self.later.keys().next().copied();
+        let next = first.map_or(self.sweep_at, |first| first.min(self.sweep_at));
+        next.saturating_duration_since(Instant::now())
+    }
+
+    /// Many workloads take a third of the planner at most; the rest is for new requests.
+    fn pause(&self, took: Duration) -> Duration {
+        (took * 2).clamp(PAUSE, Duration::from_secs(1))
+    }
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.control.catalog.dirty_changes(), self.room.clone()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let control = Arc::clone(&self.control);
+        // A server that stood still received no heartbeat: no node is lost before it has listened.
+        if self.last_pass_ended.elapsed() > SWEEP_EVERY * 3 {
+            control.liveness.restart_listening();
+        }
+        let may_have_room = self.room.has_changed().unwrap_or(false);
+        self.room.mark_unchanged();
+        // What this server did itself is known before more is done.
+        control.wait_for_read_your_writes().await;
+        let began = Instant::now();
+        let mut keys = control.catalog.take_dirty();
+        if began >= self.sweep_at {
+            keys.extend(control.catalog.read().workloads.keys().cloned());
+            self.sweep_at = began + SWEEP_EVERY;
+            orphans::release_orphans(&control).await;
+        }
+        keys.extend(self.take_due(began, may_have_room));
+        if !keys.is_empty() {
+            self.reconcile(&control, keys, may_have_room).await;
+        }
+        control.metrics.stage("reconciled", began.elapsed());
+        self.last_pass_ended = Instant::now();
+        Ok(())
+    }
+}
+
+impl WorkloadReconciler {
+    pub(crate) fn new(control: Arc<ControlPlane>) -> Self {
+        let now = Instant::now();
+        Self {
+            room: control.catalog.room(),
+            control,
+            sweep_at: now,
+            last_pass_ended: now,
+            waiting: FxHashMap::default(),
+            later: BTreeMap::new(),
+            scheduled: FxHashMap::default(),
+            served: FxHashMap::default(),
+            serve_count: 0,
+        }
     }
 
     /// Workloads whose time has come, and if there may be room, all that wait for it.
-    fn due(&mut self, now: Instant, may_have_room: bool) -> FxHashSet<WorkloadKey> {
+    fn take_due(&mut self, now: Instant, may_have_room: bool) -> FxHashSet<WorkloadKey> {
         let mut due = FxHashSet::default();
         while let Some(entry) = self.later.first_entry().filter(|entry| *entry.key() <= now) {
             due.extend(entry.remove());
@@ -145,7 +167,7 @@ impl Keeper {
         due
     }
 
-    fn look_again(&mut self, at: Instant, key: &WorkloadKey) {
+    fn schedule(&mut self, at: Instant, key: &WorkloadKey) {
         // Once is enough, at the earliest of the times.
         if let Some(known) = self.scheduled.get(key).copied() {
             if known <= at {
@@ -159,7 +181,8 @@ impl Keeper {
         self.later.entry(at).or_default().insert(key.clone());
     }
 
-    async fn pass(
+    /// One pass over these workloads.
+    async fn reconcile(
         &mut self,
         control: &Arc<ControlPlane>,
         keys: FxHashSet<WorkloadKey>,
@@ -167,113 +190,116 @@ impl Keeper {
     ) {
         let mut keys: Vec<WorkloadKey> = keys.into_iter().collect();
         keys.sort();
-        let turns = plan::turns(control, &keys);
-        let busy: FxHashSet<&WorkloadKey> = turns.iter().map(|turn| &turn.definition.key).collect();
+        let plans = plan::plan_workloads(control, &keys);
+        let busy: FxHashSet<&WorkloadKey> = plans.iter().map(|plan| &plan.definition.key).collect();
         for key in keys.iter().filter(|key| !busy.contains(key)) {
             self.waiting.remove(key);
         }
-        let partings = turns.iter().flat_map(|turn| &turn.partings);
-        join_all(partings.map(|parting| release_member(control, parting))).await;
-        for turn in &turns {
-            if turn.is_over
-                && let Err(error) = forget_workload(control, &turn.definition.key).await
+        let releases = plans.iter().flat_map(|plan| &plan.releases);
+        join_all(releases.map(|release| release_member(control, release))).await;
+        for plan in &plans {
+            if plan.is_over
+                && let Err(error) = remove_workload(control, &plan.definition.key).await
             {
-                tracing::warn!(%error, "a workload could not be removed");
+                tracing::warn!(%error, "failed to remove workload");
             }
         }
-        let mut found: Vec<PassResult> = turns.iter().map(|_| PassResult::default()).collect();
-        let wanted = self.wanted(control, &turns, may_have_room, &mut found).await;
-        let refused = self.place(control, &turns, wanted, &mut found).await;
-        self.explain(control, &turns, refused, &mut found).await;
-        for (turn, found) in turns.iter().zip(found) {
-            degraded::tell(control, turn, found).await;
+        let mut found: Vec<PassResult> = plans.iter().map(|_| PassResult::default()).collect();
+        let wanted = self.collect_requests(control, &plans, may_have_room, &mut found).await;
+        let refused = self.place(control, &plans, wanted, &mut found).await;
+        self.explain_refusals(control, &plans, refused, &mut found).await;
+        for (plan, found) in plans.iter().zip(found) {
+            degraded::report(control, plan, found).await;
         }
     }
 
     /// The members to be placed now, in turns between tenants.
-    async fn wanted(
+    async fn collect_requests(
         &mut self,
         control: &ControlPlane,
-        turns: &[ReconcilePlan],
+        plans: &[ReconcilePlan],
         may_have_room: bool,
         found: &mut [PassResult],
-    ) -> Vec<Wanted> {
+    ) -> Vec<MemberRequest> {
         let now = Instant::now();
-        let mut by_tenant: BTreeMap<Text, Vec<Wanted>> = BTreeMap::new();
-        for (at, turn) in turns.iter().enumerate() {
-            if turn.creations.is_empty() {
-                self.waiting.remove(&turn.definition.key);
+        let mut by_tenant: BTreeMap<Text, Vec<MemberRequest>> = BTreeMap::new();
+        for (at, plan) in plans.iter().enumerate() {
+            if plan.creates.is_empty() {
+                self.waiting.remove(&plan.definition.key);
                 continue;
             }
-            if !self.may_try(control, turn, now, may_have_room) {
+            if !self.may_try(control, plan, now, may_have_room) {
                 found[at].untried = true;
                 continue;
             }
-            let mut recipes: FxHashMap<i64, Arc<Recipe>> = FxHashMap::default();
+            let mut templates: FxHashMap<i64, Arc<MemberTemplate>> = FxHashMap::default();
             let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
-            for creation in &turn.creations {
-                let revision = creation.seat.revision;
-                let recipe = match recipes.get(&revision) {
-                    Some(recipe) => Arc::clone(recipe),
-                    None => match placing::recipe(control, &turn.definition, revision).await {
-                        Ok(recipe) => Arc::clone(recipes.entry(revision).or_insert(recipe.into())),
+            for create in &plan.creates {
+                let revision = create.slot.revision;
+                let template = match templates.get(&revision) {
+                    Some(template) => Arc::clone(template),
+                    None => match placing::read_template(control, &plan.definition, revision).await
+                    {
+                        Ok(template) => {
+                            Arc::clone(templates.entry(revision).or_insert(template.into()))
+                        }
                         Err(why) => {
                             found[at].waiting += 1;
                             found[at].why = Some(why);
-                            self.wait(turn, now);
+                            self.record_waiting(plan, now);
                             // Room is not what it lacks: any change may help.
-                            if let Some(waiting) = self.waiting.get_mut(&turn.definition.key) {
+                            if let Some(waiting) = self.waiting.get_mut(&plan.definition.key) {
                                 waiting.next = now;
                             }
                             continue;
                         }
                     },
                 };
-                let list = by_tenant.entry(turn.definition.key.0.clone()).or_default();
-                let number = numbers.entry(creation.class).or_default();
+                let list = by_tenant.entry(plan.definition.key.0.clone()).or_default();
+                let number = numbers.entry(create.class).or_default();
                 *number += 1;
-                let creation = creation.clone();
-                list.push(Wanted { turn: at, creation, recipe, number: *number });
+                let create = create.clone();
+                list.push(MemberRequest { plan: at, create, template, number: *number });
             }
         }
-        self.in_turns(by_tenant, turns, found)
+        self.interleave_tenants(by_tenant, plans, found)
     }
 
     /// Whether a workload's members are to be tried now.
     fn may_try(
         &mut self,
         control: &ControlPlane,
-        turn: &ReconcilePlan,
+        plan: &ReconcilePlan,
         now: Instant,
         may_have_room: bool,
     ) -> bool {
-        let key = &turn.definition.key;
-        if let Some(until) = turn.backs_off_until {
+        let key = &plan.definition.key;
+        if let Some(until) = plan.backs_off_until {
             let left = until.0 - control.now().as_microsecond();
             if let Ok(left @ 1..) = u64::try_from(left) {
-                self.look_again(now + Duration::from_micros(left), key);
+                self.schedule(now + Duration::from_micros(left), key);
                 return false;
             }
         }
         match self.waiting.get(key) {
-            Some(waiting) if waiting.version == turn.definition.version => {
+            Some(waiting) if waiting.version == plan.definition.version => {
                 may_have_room || now >= waiting.next
             }
             Some(_) | None => true,
         }
     }
 
-    /// One of each tenant after the other, whoever was served longest ago first.
-    fn in_turns(
+    /// One of each tenant after the other, the one served longest ago first.
+    fn interleave_tenants(
         &mut self,
-        by_tenant: BTreeMap<Text, Vec<Wanted>>,
-        turns: &[ReconcilePlan],
+        by_tenant: BTreeMap<Text, Vec<MemberRequest>>,
+        plans: &[ReconcilePlan],
         found: &mut [PassResult],
-    ) -> Vec<Wanted> {
-        let mut tenants: Vec<(u64, Text, std::vec::IntoIter<Wanted>)> = by_tenant
+    ) -> Vec<MemberRequest> {
+        let mut tenants: Vec<(u64, Text, std::vec::IntoIter<MemberRequest>)> = by_tenant
             .into_iter()
             .map(|(tenant, mut list)| {
-                // The first of each workload and kind, then the second, …: none hides another.
+                // The first of each workload and class, then the second, …: none hides another.
                 list.sort_by_key(|wanted| wanted.number);
                 let served = self.served.get(&tenant).copied().unwrap_or(0);
                 (served, tenant, list.into_iter())
@@ -281,7 +307,7 @@ impl Keeper {
             .collect();
         tenants.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         let mut order = Vec::new();
-        while order.len() < AT_ONCE && !tenants.is_empty() {
+        while order.len() < MAX_PER_PASS && !tenants.is_empty() {
             tenants.retain_mut(|(_, _, list)| {
                 let Some(next) = list.next() else { return false };
                 order.push(next);
@@ -291,48 +317,53 @@ impl Keeper {
         // What did not fit into this pass comes with the next one.
         let now = Instant::now();
         for rest in tenants.into_iter().flat_map(|(_, _, list)| list) {
-            found[rest.turn].untried = true;
-            self.look_again(now, &turns[rest.turn].definition.key);
+            found[rest.plan].untried = true;
+            self.schedule(now, &plans[rest.plan].definition.key);
         }
         order
     }
 
-    /// Asks for all of them, in this order. Returns those without room.
+    /// Places all of them, in this order. Returns those without room.
     async fn place(
         &mut self,
         control: &ControlPlane,
-        turns: &[ReconcilePlan],
-        wanted: Vec<Wanted>,
+        plans: &[ReconcilePlan],
+        wanted: Vec<MemberRequest>,
         found: &mut [PassResult],
-    ) -> Vec<Wanted> {
+    ) -> Vec<MemberRequest> {
         let asked: Vec<_> = wanted
             .into_iter()
             .map(|wanted| {
-                let class = wanted.creation.class;
-                let answer =
-                    placing::submit(control, &wanted.recipe, &wanted.creation, class, Ask::Quiet);
+                let class = wanted.create.class;
+                let answer = placing::submit(
+                    control,
+                    &wanted.template,
+                    &wanted.create,
+                    class,
+                    PlaceMode::Quiet,
+                );
                 (wanted, answer)
             })
             .collect();
         let (mut refused, mut waits) = (Vec::new(), FxHashSet::default());
         for (wanted, answer) in asked {
-            let turn = &turns[wanted.turn];
-            match placing::outcome(answer).await {
-                Made::Placed => self.serve(turn),
-                Made::Again => {
-                    found[wanted.turn].untried = true;
-                    self.look_again(Instant::now() + PAUSE, &turn.definition.key);
+            let plan = &plans[wanted.plan];
+            match placing::await_outcome(answer).await {
+                PlaceOutcome::Placed => self.record_served(plan),
+                PlaceOutcome::Retry => {
+                    found[wanted.plan].untried = true;
+                    self.schedule(Instant::now() + PAUSE, &plan.definition.key);
                 }
-                Made::Unknown => {
-                    found[wanted.turn].untried = true;
-                    self.look_again(Instant::now() + Duration::from_secs(1), &turn.definition.key);
+                PlaceOutcome::Unknown => {
+                    found[wanted.plan].untried = true;
+                    self.schedule(Instant::now() + Duration::from_secs(1), &plan.definition.key);
                 }
-                Made::Refused(why) => {
-                    let elsewhere = self.elsewhere(control, turn, &wanted).await;
-                    if !elsewhere {
-                        note(&mut found[wanted.turn], turn, &wanted.creation, why);
-                        if waits.insert(wanted.turn) {
-                            self.wait(turn, Instant::now());
+                PlaceOutcome::Refused(why) => {
+                    let is_placed = self.place_on_other_class(control, plan, &wanted).await;
+                    if !is_placed {
+                        count_waiting(&mut found[wanted.plan], plan, &wanted.create, why);
+                        if waits.insert(wanted.plan) {
+                            self.record_waiting(plan, Instant::now());
                         }
                         refused.push(wanted);
                     }
@@ -343,133 +374,140 @@ impl Keeper {
     }
 
     /// Tries the other kind of capacity, where the rule allows it by now.
-    async fn elsewhere(
+    async fn place_on_other_class(
         &mut self,
         control: &ControlPlane,
-        turn: &ReconcilePlan,
-        wanted: &Wanted,
+        plan: &ReconcilePlan,
+        wanted: &MemberRequest,
     ) -> bool {
-        let Some(class) = wanted.creation.class else { return false };
+        let Some(class) = wanted.create.class else { return false };
         // One that has a place only moves to the kind that it should be on.
-        if wanted.creation.cause == Cause::Rebuild || !self.may_fall_back(turn) {
+        if wanted.create.cause == Cause::Rebuild || !self.may_fall_back(plan) {
             return false;
         }
-        let class = Some(placing::other(class));
-        let answer = placing::submit(control, &wanted.recipe, &wanted.creation, class, Ask::Quiet);
-        let placed = matches!(placing::outcome(answer).await, Made::Placed);
+        let class = Some(placing::other_class(class));
+        let answer =
+            placing::submit(control, &wanted.template, &wanted.create, class, PlaceMode::Quiet);
+        let placed = matches!(placing::await_outcome(answer).await, PlaceOutcome::Placed);
         if placed {
-            self.serve(turn);
+            self.record_served(plan);
         }
         placed
     }
 
-    /// Remembers that a tenant got a place.
-    fn serve(&mut self, turn: &ReconcilePlan) {
-        self.turns += 1;
-        self.served.insert(turn.definition.key.0.clone(), self.turns);
+    /// Records that a tenant got a place.
+    fn record_served(&mut self, plan: &ReconcilePlan) {
+        self.serve_count += 1;
+        self.served.insert(plan.definition.key.0.clone(), self.serve_count);
     }
 
-    fn may_fall_back(&self, turn: &ReconcilePlan) -> bool {
-        match turn.definition.body.capacity.map(|rule| rule.mode) {
+    fn may_fall_back(&self, plan: &ReconcilePlan) -> bool {
+        match plan.definition.body.capacity.map(|rule| rule.mode) {
             Some(CapacityMode::Prefer) => true,
             Some(CapacityMode::FallbackAfter(seconds)) => {
-                let waiting = self.waiting.get(&turn.definition.key);
+                let waiting = self.waiting.get(&plan.definition.key);
                 waiting.is_some_and(|it| it.since.elapsed().as_secs() >= u64::from(seconds))
             }
             Some(CapacityMode::Strict) | None => false,
         }
     }
 
-    /// Has a workload wait for room.
-    fn wait(&mut self, turn: &ReconcilePlan, now: Instant) {
-        let version = turn.definition.version;
-        let fresh = Waiting { version, since: now, explained: None, recorded: None, next: now };
-        let waiting = self.waiting.entry(turn.definition.key.clone()).or_insert(fresh);
+    /// Records that a workload waits for room.
+    fn record_waiting(&mut self, plan: &ReconcilePlan, now: Instant) {
+        let version = plan.definition.version;
+        let fresh =
+            WaitingWorkload { version, since: now, explained: None, recorded: None, next: now };
+        let waiting = self.waiting.entry(plan.definition.key.clone()).or_insert(fresh);
         if waiting.version != version {
             (waiting.version, waiting.explained) = (version, None);
             waiting.recorded = None;
         }
         waiting.next = now + RETRY_AFTER;
-        let mode = turn.definition.body.capacity.map(|rule| rule.mode);
+        let mode = plan.definition.body.capacity.map(|rule| rule.mode);
         if let Some(CapacityMode::FallbackAfter(seconds)) = mode {
             let end = waiting.since + Duration::from_secs(seconds.into());
             waiting.next = if end > now { waiting.next.min(end) } else { waiting.next };
         }
         let next = waiting.next;
-        self.look_again(next, &turn.definition.key);
+        self.schedule(next, &plan.definition.key);
     }
 
-    /// Asks once for each workload why there is no room, unless that was explained just now. The
-    /// first time and now and then it is recorded, like any refusal; in between it only says
-    /// whether the reason is another one by now.
-    async fn explain(
+    /// Explains once for each workload why there is no room, unless that was done just now. The first
+    /// time and now and then it is recorded, like any refusal; in between only a changed reason is
+    /// reported.
+    async fn explain_refusals(
         &mut self,
         control: &ControlPlane,
-        turns: &[ReconcilePlan],
-        refused: Vec<Wanted>,
+        plans: &[ReconcilePlan],
+        refused: Vec<MemberRequest>,
         found: &mut [PassResult],
     ) {
         let mut done = FxHashSet::default();
         for wanted in refused {
-            let turn = &turns[wanted.turn];
-            let found = &mut found[wanted.turn];
-            if found.why.is_some() || found.waiting == 0 || !done.insert(wanted.turn) {
+            let plan = &plans[wanted.plan];
+            let found = &mut found[wanted.plan];
+            if found.why.is_some() || found.waiting == 0 || !done.insert(wanted.plan) {
                 continue;
             }
             let now = Instant::now();
-            let Some(ask) = self.may_explain(turn, now, done.len()) else { continue };
-            found.refresh = ask == Ask::Record;
+            let Some(mode) = self.explain_mode(plan, now, done.len()) else { continue };
+            found.refresh = mode == PlaceMode::Record;
             let answer = placing::submit(
                 control,
-                &wanted.recipe,
-                &wanted.creation,
-                wanted.creation.class,
-                ask,
+                &wanted.template,
+                &wanted.create,
+                wanted.create.class,
+                mode,
             );
-            match placing::outcome(answer).await {
-                Made::Refused(why) => found.why = why,
-                Made::Placed if ask == Ask::Record => {
+            match placing::await_outcome(answer).await {
+                PlaceOutcome::Refused(why) => found.why = why,
+                PlaceOutcome::Placed if mode == PlaceMode::Record => {
                     found.waiting -= 1;
-                    self.serve(turn);
+                    self.record_served(plan);
                 }
-                Made::Placed | Made::Again | Made::Unknown => {
-                    self.look_again(now + Duration::from_secs(1), &turn.definition.key);
+                PlaceOutcome::Placed | PlaceOutcome::Retry | PlaceOutcome::Unknown => {
+                    self.schedule(now + Duration::from_secs(1), &plan.definition.key);
                 }
             }
         }
     }
 
     /// How a workload that has no room is explained now; absent: not now.
-    fn may_explain(&mut self, turn: &ReconcilePlan, now: Instant, explained: usize) -> Option<Ask> {
-        let key = &turn.definition.key;
+    fn explain_mode(
+        &mut self,
+        plan: &ReconcilePlan,
+        now: Instant,
+        explained: usize,
+    ) -> Option<PlaceMode> {
+        let key = &plan.definition.key;
         let waiting = self.waiting.get_mut(key)?;
-        let lately = waiting.explained.filter(|_| turn.was.is_some());
+        let lately = waiting.explained.filter(|_| plan.was.is_some());
         let soonest = lately.map_or(now, |at| at + EXPLAIN_EVERY);
-        if explained > EXPLAINED_AT_ONCE || now < soonest {
+        if explained > MAX_EXPLAINED || now < soonest {
             let next = soonest.max(now + Duration::from_secs(1));
             waiting.next = waiting.next.min(next);
-            self.look_again(next, key);
+            self.schedule(next, key);
             return None;
         }
         waiting.explained = Some(now);
         if lately.is_some() && waiting.recorded.is_some_and(|at| now < at + RECORD_EVERY) {
-            return Some(Ask::Preview);
+            return Some(PlaceMode::Preview);
         }
         waiting.recorded = Some(now);
-        Some(Ask::Record)
+        Some(PlaceMode::Record)
     }
 }
 
 /// Counts a member that has no room. One that has a place on the other kind meanwhile, where the
 /// rule allows that, lacks nothing.
-fn note(
+fn count_waiting(
     found: &mut PassResult,
-    turn: &ReconcilePlan,
-    creation: &CreateAction,
+    plan: &ReconcilePlan,
+    create: &CreateAction,
     why: Option<PlacementFailure>,
 ) {
-    let strict = turn.definition.body.capacity.is_none_or(|rule| rule.mode == CapacityMode::Strict);
-    if creation.cause == Cause::Rebuild && !strict {
+    let strict = plan.definition.body.capacity.is_none_or(|rule| rule.mode == CapacityMode::Strict);
+    if create.cause == Cause::Rebuild && !strict {
         return;
     }
     found.waiting += 1;
@@ -478,25 +516,25 @@ fn note(
     }
 }
 
-/// Lets a member go. Whoever was faster has done the same.
-pub(super) async fn release_member(control: &ControlPlane, parting: &ReleaseAction) {
+/// Releases a member. If another server was faster, it has done the same.
+pub(super) async fn release_member(control: &ControlPlane, action: &ReleaseAction) {
     let release = Release {
         request_id: Text::from(Uuid::now_v7().to_string()),
-        key: parting.key,
+        key: action.key,
         tenant: None,
-        fence: Some(parting.fence),
+        fence: Some(action.fence),
         confirmed: false,
-        reason: Text::from(reason(parting.cause)),
+        reason: Text::from(release_reason(action.cause)),
     };
     match control.submit(Op::Release(release)).await {
         Ok(Answer::Claim(_)) => {}
-        Ok(other) => tracing::error!(?other, "a release was answered by something else"),
-        Err(error) => tracing::warn!(%error, instance = %parting.key, "a member was not let go"),
+        Ok(other) => tracing::error!(?other, "unexpected answer to a release"),
+        Err(error) => tracing::warn!(%error, instance = %action.key, "failed to release instance"),
     }
 }
 
-/// The reason in the log for letting a member go.
-const fn reason(cause: Cause) -> &'static str {
+/// The reason of a release, as it is logged.
+const fn release_reason(cause: Cause) -> &'static str {
     match cause {
         Cause::Missing | Cause::ScaleDown => "scale_down",
         Cause::RollOut => "roll_out",
@@ -508,11 +546,11 @@ const fn reason(cause: Cause) -> &'static str {
     }
 }
 
-/// Forgets a workload that is being removed, if it has no members left. Returns whether it did.
+/// Removes a workload that is being deleted, if it has no members left. Returns whether it did.
 ///
 /// # Errors
 /// When the ledger does not know what became of it.
-pub async fn forget_workload(
+pub async fn remove_workload(
     control: &ControlPlane,
     key: &WorkloadKey,
 ) -> Result<bool, LedgerError> {
@@ -528,7 +566,7 @@ pub async fn forget_workload(
     let answer = control.submit(Op::RemoveWorkload { tenant, name, expect }).await?;
     let gone = matches!(answer, Answer::Outcome(Outcome::Done | Outcome::Unchanged));
     if gone && control.degraded.get(key).is_some() {
-        // What is not there lacks nothing.
+        // A workload that is gone is not degraded.
         control.submit(degradations::set_degraded(key, None, None)).await?;
     }
     Ok(gone)

@@ -14,20 +14,20 @@ use crate::workload::CrashHistory;
 use crate::workload::Definition;
 
 /// What a status is made of.
-pub struct Seen<'a> {
+pub struct StatusInput<'a> {
     /// The workload's members.
     pub members: &'a [Member],
     /// What is wrong with it.
     pub degraded: Option<Degraded>,
-    /// Members that ended without being told to.
-    pub deaths: Option<CrashHistory>,
+    /// Members that ended without a release.
+    pub crashes: Option<CrashHistory>,
     /// The time.
     pub now: Timestamp,
 }
 
 /// The workload as callers see it.
 #[must_use]
-pub fn view(definition: &Definition, seen: Seen<'_>) -> Workload {
+pub fn view(definition: &Definition, input: StatusInput<'_>) -> Workload {
     Workload {
         tenant: definition.tenant().to_owned(),
         name: definition.name().to_owned(),
@@ -36,7 +36,7 @@ pub fn view(definition: &Definition, seen: Seen<'_>) -> Workload {
         env: definition.env().map(str::to_owned),
         spec: definition.spec(),
         deleting: definition.body.deleting,
-        status: status(definition, seen),
+        status: status(definition, input),
     }
 }
 
@@ -52,18 +52,18 @@ fn runs(member: &Member) -> bool {
     member.state == MemberState::Ready && member.host != HostState::Lost
 }
 
-fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
-    let Seen { members, degraded, deaths, now } = seen;
+fn status(definition: &Definition, input: StatusInput<'_>) -> WorkloadStatus {
+    let StatusInput { members, degraded, crashes, now } = input;
     let rollout = rollout(definition, members);
     let pending = pending(definition, members);
     let on = |class| count(members, |member| is_live(member) && member.class == class);
-    let backs_off_until = deaths
-        .and_then(|deaths| deaths.wait_until())
+    let backs_off_until = crashes
+        .and_then(|crashes| crashes.wait_until())
         .map(crate::clock::moment)
         .filter(|until| *until > now && !rollout.complete);
     let wrong = degraded.is_some() || backs_off_until.is_some();
     let state = state(definition, &rollout, wrong, pending.is_some());
-    let degraded = degraded.or_else(|| crash_loop(backs_off_until, deaths, now));
+    let degraded = degraded.or_else(|| crash_loop(backs_off_until, crashes, now));
     let mut status = WorkloadStatus {
         state,
         message: String::new(),
@@ -77,8 +77,8 @@ fn status(definition: &Definition, seen: Seen<'_>) -> WorkloadStatus {
         backs_off_until,
     };
     if let Some(reason) = &status.reason {
-        let told = format!("; {} ({})", reason.message, reason.code);
-        status.rollout.message.push_str(&told);
+        let suffix = format!("; {} ({})", reason.message, reason.code);
+        status.rollout.message.push_str(&suffix);
     }
     status.message = message(definition, &status);
     if let (true, WorkloadState::Progressing, Some(pending)) =
@@ -117,17 +117,17 @@ fn rollout(definition: &Definition, members: &[Member]) -> RolloutStatus {
     RolloutStatus { revision, updated, updated_active, old, complete, message }
 }
 
-/// PlacementFailure a workload whose members keep ending is not as it should be.
+/// Why a workload whose members keep ending is degraded.
 fn crash_loop(
     until: Option<Timestamp>,
-    deaths: Option<CrashHistory>,
+    crashes: Option<CrashHistory>,
     now: Timestamp,
 ) -> Option<Degraded> {
-    let (until, deaths) = (until?, deaths?);
+    let (until, crashes) = (until?, crashes?);
     let wait = until.as_second() - now.as_second();
-    let count = deaths.count;
+    let count = crashes.count;
     let message = format!("{count} members ended in a row; the next try is in {wait} s");
-    let since = crate::clock::moment(deaths.last);
+    let since = crate::clock::moment(crashes.last);
     Some(Degraded { code: "crash_loop".to_owned(), message, since, members: 1, refusal: None })
 }
 

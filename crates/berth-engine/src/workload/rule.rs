@@ -32,6 +32,8 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> 
     }
 }
 
+/// The engine cannot use the parser of `berth-api`, which is above it; this one accepts the same units, and
+/// also in another order, as it always has.
 fn read_seconds(text: &str) -> Option<u32> {
     let (mut total, mut number) = (0_u32, None::<u32>);
     for letter in text.trim().chars() {
@@ -44,6 +46,7 @@ fn read_seconds(text: &str) -> Option<u32> {
             'm' => 60,
             'h' => 3600,
             'd' => 86_400,
+            'w' => 604_800,
             _ => return None,
         };
         total = total.checked_add(number.take()?.checked_mul(unit)?)?;
@@ -358,6 +361,7 @@ mod tests {
             ("\"90s\"", 90),
             ("\"1h30m\"", 5400),
             ("\"1d\"", 86_400),
+            ("\"1w\"", 604_800),
         ];
         for (text, seconds) in cases {
             let text = format!("{{\"fallback-after\":{text}}}");

@@ -20,7 +20,7 @@ use crate::options::Options;
 const ANSWER_MAX: usize = 3 * 1024 * 1024;
 
 /// The address of a webhook.
-struct Place {
+struct Endpoint {
     /// The name that its certificate must be valid for.
     name: String,
     host: String,
@@ -39,23 +39,23 @@ pub(super) async fn post(
         let sign = if path.contains('?') { '&' } else { '?' };
         format!("{path}{sign}timeout={}s", timeout.as_secs())
     };
-    let place = place(options, &hook["clientConfig"])?;
-    let uri = path_and_timeout(&place.path);
-    match tokio::time::timeout(timeout, exchange(&place, &uri, hook, review)).await {
+    let endpoint = webhook_endpoint(options, &hook["clientConfig"])?;
+    let uri = path_and_timeout(&endpoint.path);
+    match tokio::time::timeout(timeout, send_review(&endpoint, &uri, hook, review)).await {
         Ok(result) => result,
         Err(_) => Err(format!(
             "failed to call webhook: Post \"https://{}{uri}\": context deadline exceeded",
-            place.name
+            endpoint.name
         )),
     }
 }
 
-fn place(options: &Options, client: &Value) -> Result<Place, String> {
+fn webhook_endpoint(options: &Options, client: &Value) -> Result<Endpoint, String> {
     if let Some(url) = client["url"].as_str() {
         let uri: http::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
         let name = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let host = format!("{name}:{}", uri.port_u16().unwrap_or(443));
-        return Ok(Place { name, host, address: None, path: uri.path().to_owned() });
+        return Ok(Endpoint { name, host, address: None, path: uri.path().to_owned() });
     }
     let text = |field: &str| client["service"][field].as_str().unwrap_or_default();
     let key = format!("{}/{}", text("namespace"), text("name"));
@@ -65,26 +65,31 @@ fn place(options: &Options, client: &Value) -> Result<Place, String> {
     if address.is_none() {
         return Err(format!("failed to call webhook: service {key:?} not found"));
     }
-    Ok(Place { host: name.clone(), name, address, path: path.to_owned() })
+    Ok(Endpoint { host: name.clone(), name, address, path: path.to_owned() })
 }
 
-async fn exchange(place: &Place, uri: &str, hook: &Value, review: &Value) -> Result<Value, String> {
+async fn send_review(
+    endpoint: &Endpoint,
+    uri: &str,
+    hook: &Value,
+    review: &Value,
+) -> Result<Value, String> {
     let failed = |error: &dyn std::fmt::Display| {
-        format!("failed to call webhook: Post \"https://{}{uri}\": {error}", place.name)
+        format!("failed to call webhook: Post \"https://{}{uri}\": {error}", endpoint.name)
     };
-    let tcp = match place.address {
+    let tcp = match endpoint.address {
         Some(address) => TcpStream::connect(address).await,
-        None => TcpStream::connect(&place.host).await,
+        None => TcpStream::connect(&endpoint.host).await,
     };
     let tcp = tcp.map_err(|error| failed(&error))?;
-    let name = ServerName::try_from(place.name.clone()).map_err(|error| failed(&error))?;
-    let connector = TlsConnector::from(trust(&hook["clientConfig"]["caBundle"])?);
+    let name = ServerName::try_from(endpoint.name.clone()).map_err(|error| failed(&error))?;
+    let connector = TlsConnector::from(client_config(&hook["clientConfig"]["caBundle"])?);
     let tls = connector.connect(name, tcp).await.map_err(|error| failed(&error))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|e| failed(&e))?;
     let driver = tokio::spawn(connection);
     let request = http::Request::post(uri)
-        .header("host", &place.name)
+        .header("host", &endpoint.name)
         .header("content-type", "application/json")
         .header("accept", "application/json, */*")
         .header("user-agent", "kube-apiserver-admission")
@@ -106,7 +111,7 @@ async fn exchange(place: &Place, uri: &str, hook: &Value, review: &Value) -> Res
 }
 
 /// Trusts only the bundle of the configuration.
-fn trust(bundle: &Value) -> Result<Arc<ClientConfig>, String> {
+fn client_config(bundle: &Value) -> Result<Arc<ClientConfig>, String> {
     let pem: k8s_openapi::ByteString =
         serde_json::from_value(bundle.clone()).map_err(|error| format!("caBundle: {error}"))?;
     let mut roots = RootCertStore::empty();

@@ -10,7 +10,7 @@ use crate::api::{Api, Writer};
 use crate::failure::Failure;
 use crate::json_patch;
 use crate::object::{self, Key};
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 use crate::store::lock;
 
 /// A webhook to call.
@@ -47,7 +47,7 @@ fn rule_matches(rule: &Value, attributes: &Attributes) -> bool {
         && resource_fits
         && contains(&rule["apiGroups"], &resource.group)
         && contains(&rule["apiVersions"], &resource.version)
-        && contains(&rule["operations"], attributes.operation.word())
+        && contains(&rule["operations"], attributes.operation.name())
 }
 
 impl Api {
@@ -78,11 +78,11 @@ impl Api {
                 let by_rule =
                     object::items(&hook["rules"]).any(|rule| rule_matches(rule, attributes));
                 let by_namespace = labels.as_ref().is_none_or(|labels| {
-                    Labels::from_object(&hook["namespaceSelector"])
+                    LabelSelector::from_object(&hook["namespaceSelector"])
                         .is_none_or(|selector| selector.match_labels(labels))
                 });
                 let by_object =
-                    Labels::from_object(&hook["objectSelector"]).is_none_or(|selector| {
+                    LabelSelector::from_object(&hook["objectSelector"]).is_none_or(|selector| {
                         let new = !value.is_null() && selector.matches(value);
                         selector.is_empty() || new || old.is_some_and(|old| selector.matches(old))
                     });
@@ -159,7 +159,7 @@ impl Api {
             "kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request,
         });
         let answer = super::call::post(&self.options, hook, &review, timeout).await;
-        let answer = answer.and_then(|answer| understand(&answer, &request));
+        let answer = answer.and_then(|answer| read_response(&answer, &request));
         let mut call = AdmissionCall {
             webhook: name.clone(),
             request,
@@ -238,7 +238,7 @@ fn review_request(
     let mut request = json!({
         "uid": uuid::Uuid::now_v7().to_string(),
         "kind": kind, "resource": plural, "requestKind": kind, "requestResource": plural,
-        "operation": operation.word(),
+        "operation": operation.name(),
         "userInfo": { "username": writer.user.name, "groups": writer.user.groups },
         "object": value,
         "oldObject": old.filter(|_| *operation != Operation::Create),
@@ -258,7 +258,7 @@ fn review_request(
 }
 
 /// The `response` of a review, if it is one to this request.
-fn understand(answer: &Value, request: &Value) -> Result<Value, String> {
+fn read_response(answer: &Value, request: &Value) -> Result<Value, String> {
     if answer["kind"] != "AdmissionReview" || answer["apiVersion"] != "admission.k8s.io/v1" {
         return Err(format!(
             "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {}, \

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::pods::{controller_reference, is_finished, managed};
-use super::{Follower, change, work};
+use super::{TableFollower, change, work};
 use crate::api::{Api, User, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
 use crate::names;
 use crate::object::{self, Key, Object};
 use crate::store::{Store, TableId};
-use crate::update::Part;
+use crate::update::ObjectPart;
 
 const HASH: &str = "pod-template-hash";
 const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -24,16 +24,16 @@ fn writer() -> Writer {
 }
 
 pub(super) async fn run(api: Arc<Api>) {
-    let Some(mut deployments) = Follower::new(&api, "apps", "deployments") else { return };
-    let Some(mut sets) = Follower::new(&api, "apps", "replicasets") else { return };
-    let Some(mut pods) = Follower::new(&api, "", "pods") else { return };
+    let Some(mut deployments) = TableFollower::new(&api, "apps", "deployments") else { return };
+    let Some(mut sets) = TableFollower::new(&api, "apps", "replicasets") else { return };
+    let Some(mut pods) = TableFollower::new(&api, "", "pods") else { return };
     let shared = Arc::clone(&api);
     let dirty = move |waiting: &mut BTreeSet<Key>| {
-        for notice in deployments.news().iter().filter(|notice| !notice.gone) {
-            waiting.insert(Key::of(&notice.object.value));
+        for event in deployments.take_changes().iter().filter(|event| !event.gone) {
+            waiting.insert(Key::of(&event.object.value));
         }
-        let sets_news = sets.news();
-        let gone = pods.news().into_iter().filter(|notice| notice.gone);
+        let set_changes = sets.take_changes();
+        let gone = pods.take_changes().into_iter().filter(|event| event.gone);
         let store = shared.store();
         let mut owner = |value: &Value| {
             let place = object::controller_uid(value).and_then(|uid| store.by_uid(uid));
@@ -43,18 +43,18 @@ pub(super) async fn run(api: Arc<Api>) {
                 waiting.insert(key.clone());
             }
         };
-        for notice in sets_news {
-            owner(&notice.object.value);
+        for event in set_changes {
+            owner(&event.object.value);
         }
-        for notice in gone {
-            let set = object::controller_uid(&notice.object.value);
+        for event in gone {
+            let set = object::controller_uid(&event.object.value);
             let set = set.and_then(|uid| store.by_uid(uid));
             if let Some(set) = set.and_then(|(id, key)| store.get(*id, key)) {
                 owner(&set.value);
             }
         }
     };
-    work::work(api, dirty, look).await;
+    work::run_work_queue(api, dirty, reconcile).await;
 }
 
 fn replicas(value: &Value) -> i64 {
@@ -77,16 +77,16 @@ fn plain_template(template: &Value) -> Value {
 pub(super) fn template_hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     template.to_string().hash(&mut hasher);
-    names::word_for(hasher.finish())
+    names::suffix_for(hasher.finish())
 }
 
 /// The sets of a deployment: the one of its template, and the others, oldest first.
-struct Sets {
+struct ReplicaSets {
     new: Option<Arc<Object>>,
     old: Vec<Arc<Object>>,
 }
 
-impl Sets {
+impl ReplicaSets {
     fn of(store: &Store, deployment: &Value) -> Self {
         let uid = object::uid(deployment);
         let template = plain_template(&deployment["spec"]["template"]);
@@ -112,7 +112,7 @@ impl Sets {
     }
 }
 
-async fn look(api: Arc<Api>, key: Key) -> Result<(), Failure> {
+async fn reconcile(api: Arc<Api>, key: Key) -> Result<(), Failure> {
     let deployments = api.table("apps", "deployments")?;
     let deployment = api.get(deployments, &key)?;
     if object::is_terminating(&deployment.value) {
@@ -124,7 +124,7 @@ async fn look(api: Arc<Api>, key: Key) -> Result<(), Failure> {
 }
 
 async fn roll(api: &Api, deployment: &Object) -> Result<(), Failure> {
-    let sets = Sets::of(&api.store(), &deployment.value);
+    let sets = ReplicaSets::of(&api.store(), &deployment.value);
     let recreate = deployment.value["spec"]["strategy"]["type"] == "Recreate";
     if deployment.value["spec"]["paused"] == true {
         return scale_only(api, deployment, &sets).await;
@@ -146,7 +146,7 @@ async fn roll(api: &Api, deployment: &Object) -> Result<(), Failure> {
         Some(new) => Arc::clone(new),
         None => make_set(api, deployment, &sets, recreate).await?,
     };
-    let sets = Sets { new: Some(Arc::clone(&new)), old: sets.old };
+    let sets = ReplicaSets { new: Some(Arc::clone(&new)), old: sets.old };
     let wanted = if recreate {
         replicas(&deployment.value)
     } else {
@@ -162,7 +162,7 @@ async fn roll(api: &Api, deployment: &Object) -> Result<(), Failure> {
 }
 
 /// A paused deployment only follows its number of replicas.
-async fn scale_only(api: &Api, deployment: &Object, sets: &Sets) -> Result<(), Failure> {
+async fn scale_only(api: &Api, deployment: &Object, sets: &ReplicaSets) -> Result<(), Failure> {
     let active: Vec<&Arc<Object>> = sets.all().filter(|set| replicas(&set.value) > 0).collect();
     let one = match active.as_slice() {
         [one] => Some(*one),
@@ -185,7 +185,7 @@ fn amount(value: &Value, whole: i64, round_up: bool) -> i64 {
 }
 
 /// The maximum surge and unavailability during a roll-out.
-fn leeway(deployment: &Value) -> (i64, i64) {
+fn rolling_limits(deployment: &Value) -> (i64, i64) {
     let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
     let whole = replicas(deployment);
     let surge = amount(&rolling["maxSurge"], whole, true);
@@ -195,12 +195,12 @@ fn leeway(deployment: &Value) -> (i64, i64) {
 }
 
 /// The allowed size of the new set.
-fn new_size(deployment: &Object, sets: &Sets, now: i64) -> i64 {
+fn new_size(deployment: &Object, sets: &ReplicaSets, now: i64) -> i64 {
     let wanted = replicas(&deployment.value);
     if now >= wanted {
         return wanted;
     }
-    let (surge, _) = leeway(&deployment.value);
+    let (surge, _) = rolling_limits(&deployment.value);
     let total: i64 = sets.all().map(|set| replicas(&set.value)).sum();
     now + (wanted + surge - total).clamp(0, wanted - now)
 }
@@ -210,10 +210,10 @@ fn new_size(deployment: &Object, sets: &Sets, now: i64) -> i64 {
 async fn shrink_old(
     api: &Api,
     deployment: &Object,
-    sets: &Sets,
+    sets: &ReplicaSets,
     new: &Object,
 ) -> Result<(), Failure> {
-    let (_, missing) = leeway(&deployment.value);
+    let (_, missing) = rolling_limits(&deployment.value);
     let least = replicas(&deployment.value) - missing;
     let total: i64 = sets.all().map(|set| replicas(&set.value)).sum();
     let new_unavailable = (replicas(&new.value) - available(new)).max(0);
@@ -247,7 +247,7 @@ async fn scale(api: &Api, set: &Object, wanted: i64) -> Result<(), Failure> {
     }
     let sets = api.table("apps", "replicasets")?;
     let (writer, key) = (writer(), set.key());
-    let change = api.modify(&writer, sets, &key, Part::Main, |old| {
+    let change = api.modify(&writer, sets, &key, ObjectPart::Main, |old| {
         let mut new = old.clone();
         new["spec"]["replicas"] = json!(wanted);
         Ok(new)
@@ -258,7 +258,7 @@ async fn scale(api: &Api, set: &Object, wanted: i64) -> Result<(), Failure> {
 async fn make_set(
     api: &Api,
     deployment: &Object,
-    sets: &Sets,
+    sets: &ReplicaSets,
     full: bool,
 ) -> Result<Arc<Object>, Failure> {
     let table = api.table("apps", "replicasets")?;
@@ -303,7 +303,7 @@ async fn make_set(
 async fn clean_up(
     api: &Api,
     deployment: &Object,
-    sets: &Sets,
+    sets: &ReplicaSets,
     new: &Object,
 ) -> Result<(), Failure> {
     let table = api.table("apps", "replicasets")?;
@@ -325,7 +325,7 @@ async fn clean_up(
 fn write_status(api: &Api, deployments: TableId, key: &Key) {
     let mut store = api.store();
     let Some(deployment) = store.get(deployments, key).cloned() else { return };
-    let sets = Sets::of(&store, &deployment.value);
+    let sets = ReplicaSets::of(&store, &deployment.value);
     let sum = |field: &str| -> i64 {
         sets.all().map(|set| set.value["status"][field].as_i64().unwrap_or(0)).sum()
     };
@@ -333,7 +333,7 @@ fn write_status(api: &Api, deployments: TableId, key: &Key) {
         sets.new.as_ref().map_or(0, |new| new.value["status"]["replicas"].as_i64().unwrap_or(0));
     let (total, ready, live) = (sum("replicas"), sum("readyReplicas"), sum("availableReplicas"));
     let wanted = replicas(&deployment.value);
-    let (_, missing) = leeway(&deployment.value);
+    let (_, missing) = rolling_limits(&deployment.value);
     change(&mut store, deployments, key, |value| {
         value["status"]["observedGeneration"] = value["metadata"]["generation"].clone();
         for (field, count) in [

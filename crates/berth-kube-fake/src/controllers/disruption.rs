@@ -5,40 +5,42 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Follower, pause};
+use super::{TableFollower, pause};
 use crate::api::Api;
 use crate::object::{self, Key, Object};
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 use crate::store::{Store, TableId};
 
 pub(super) async fn run(api: Arc<Api>) {
-    let Some(mut pods) = Follower::new(&api, "", "pods") else { return };
-    let Some(mut budgets) = Follower::new(&api, "policy", "poddisruptionbudgets") else { return };
+    let Some(mut pods) = TableFollower::new(&api, "", "pods") else { return };
+    let Some(mut budgets) = TableFollower::new(&api, "policy", "poddisruptionbudgets") else {
+        return;
+    };
     loop {
-        look(&api, &mut pods, &mut budgets);
+        run_pass(&api, &mut pods, &mut budgets);
         pause().await;
     }
 }
 
-fn look(api: &Api, pods: &mut Follower, budgets: &mut Follower) {
+fn run_pass(api: &Api, pods: &mut TableFollower, budgets: &mut TableFollower) {
     let mut dirty: BTreeSet<Key> = BTreeSet::new();
-    for notice in budgets.news() {
-        if !notice.gone {
-            dirty.insert(Key::of(&notice.object.value));
+    for event in budgets.take_changes() {
+        if !event.gone {
+            dirty.insert(Key::of(&event.object.value));
         }
     }
-    let news = pods.news();
+    let changes = pods.take_changes();
     let mut store = api.store();
     if store.len(budgets.id) == 0 {
         return;
     }
-    for notice in &news {
-        let namespace = object::namespace(&notice.object.value);
+    for event in &changes {
+        let namespace = object::namespace(&event.object.value);
         for (key, budget) in store.iter(budgets.id, Some(namespace)) {
-            let selector = Labels::from_object(&budget.value["spec"]["selector"]);
+            let selector = LabelSelector::from_object(&budget.value["spec"]["selector"]);
             let concerned = selector.is_some_and(|selector| {
-                selector.matches(&notice.object.value)
-                    || notice.before.as_ref().is_some_and(|before| selector.matches(&before.value))
+                selector.matches(&event.object.value)
+                    || event.before.as_ref().is_some_and(|before| selector.matches(&before.value))
             });
             if concerned {
                 dirty.insert(key.clone());
@@ -46,13 +48,13 @@ fn look(api: &Api, pods: &mut Follower, budgets: &mut Follower) {
         }
     }
     for key in dirty {
-        sync(&mut store, budgets.id, pods.id, &key);
+        update_status(&mut store, budgets.id, pods.id, &key);
     }
 }
 
-fn sync(store: &mut Store, budgets: TableId, pods: TableId, key: &Key) {
+fn update_status(store: &mut Store, budgets: TableId, pods: TableId, key: &Key) {
     let Some(budget) = store.get(budgets, key).cloned() else { return };
-    let selector = Labels::from_object(&budget.value["spec"]["selector"]);
+    let selector = LabelSelector::from_object(&budget.value["spec"]["selector"]);
     let matching: Vec<Arc<Object>> = match &selector {
         Some(selector) => store
             .iter(pods, Some(&key.namespace))
@@ -61,7 +63,7 @@ fn sync(store: &mut Store, budgets: TableId, pods: TableId, key: &Key) {
             .collect(),
         None => Vec::new(),
     };
-    let (expected, desired) = wanted(store, &budget.value["spec"], &matching);
+    let (expected, desired) = count_required(store, &budget.value["spec"], &matching);
     let disrupted = still_disrupted(&budget.value, &matching);
     let healthy = matching
         .iter()
@@ -105,18 +107,18 @@ fn still_disrupted(budget: &Value, pods: &[Arc<Object>]) -> Map<String, Value> {
 }
 
 /// The expected number of pods, and how many of them must be healthy.
-fn wanted(store: &Store, spec: &Value, pods: &[Arc<Object>]) -> (i64, i64) {
+fn count_required(store: &Store, spec: &Value, pods: &[Arc<Object>]) -> (i64, i64) {
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     if let Some(number) = spec["minAvailable"].as_i64() {
         return (count, number);
     }
-    let scale = scale(store, pods);
+    let scale = count_desired_replicas(store, pods);
     if let Some(percent) = percent(&spec["minAvailable"]) {
-        return (scale, share(scale, percent));
+        return (scale, percent_of(scale, percent));
     }
     let unavailable = match (spec["maxUnavailable"].as_i64(), percent(&spec["maxUnavailable"])) {
         (Some(number), _) => number,
-        (None, Some(percent)) => share(scale, percent),
+        (None, Some(percent)) => percent_of(scale, percent),
         (None, None) => scale,
     };
     (scale, (scale - unavailable).max(0))
@@ -127,12 +129,12 @@ fn percent(value: &Value) -> Option<i64> {
 }
 
 /// A percentage of a number, rounded up.
-fn share(whole: i64, percent: i64) -> i64 {
+fn percent_of(whole: i64, percent: i64) -> i64 {
     (whole * percent + 99) / 100
 }
 
 /// The sum of the desired replicas of the pods' controllers.
-fn scale(store: &Store, pods: &[Arc<Object>]) -> i64 {
+fn count_desired_replicas(store: &Store, pods: &[Arc<Object>]) -> i64 {
     let mut controllers: BTreeMap<String, i64> = BTreeMap::new();
     for pod in pods {
         let Some(uid) = object::controller_uid(&pod.value) else { continue };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Follower, change, pause};
+use super::{TableFollower, change, pause};
 use crate::api::Api;
 use crate::delete::{DeleteOptions, delete_in};
 use crate::object::{self, Key, Object};
@@ -14,37 +14,41 @@ use crate::store::{Store, TableId};
 const FOREGROUND: &str = "foregroundDeletion";
 
 pub(super) async fn run(api: Arc<Api>) {
-    let mut followers: HashMap<TableId, Follower> = HashMap::new();
+    let mut followers: HashMap<TableId, TableFollower> = HashMap::new();
     let mut going: BTreeSet<String> = BTreeSet::new();
     loop {
-        look(&api, &mut followers, &mut going);
+        run_pass(&api, &mut followers, &mut going);
         empty_namespaces(&mut api.store());
         pause().await;
     }
 }
 
-fn look(api: &Arc<Api>, followers: &mut HashMap<TableId, Follower>, going: &mut BTreeSet<String>) {
+fn run_pass(
+    api: &Arc<Api>,
+    followers: &mut HashMap<TableId, TableFollower>,
+    going: &mut BTreeSet<String>,
+) {
     let tables: Vec<TableId> = {
         let store = api.store();
         let own = store.resources().filter(|(_, resource)| resource.view_of.is_none());
         own.map(|(id, _)| id).collect()
     };
     for id in tables {
-        let follower = followers.entry(id).or_insert_with(|| Follower {
+        let follower = followers.entry(id).or_insert_with(|| TableFollower {
             api: Arc::clone(api),
             id,
             seen: None,
         });
-        for notice in follower.news() {
-            let uid = object::uid(&notice.object.value);
+        for event in follower.take_changes() {
+            let uid = object::uid(&event.object.value);
             let mut store = api.store();
-            if notice.gone {
-                bereave(&mut store, uid);
+            if event.gone {
+                delete_dependents(&mut store, uid);
             } else {
-                if notice.before.is_none() {
-                    check_owners(&mut store, id, &notice.object);
+                if event.before.is_none() {
+                    check_owners(&mut store, id, &event.object);
                 }
-                if object::finalizers(&notice.object.value).iter().any(|one| one == FOREGROUND) {
+                if object::finalizers(&event.object.value).iter().any(|one| one == FOREGROUND) {
                     going.insert(uid.to_owned());
                 }
             }
@@ -54,25 +58,25 @@ fn look(api: &Arc<Api>, followers: &mut HashMap<TableId, Follower>, going: &mut 
 }
 
 /// Whether an owner certainly does not exist. One of an unknown kind may.
-fn is_lost(store: &Store, owner: &Value) -> bool {
+fn is_owner_missing(store: &Store, owner: &Value) -> bool {
     let text = |field: &str| owner[field].as_str().unwrap_or_default();
     store.find_kind(text("apiVersion"), text("kind")).is_some()
         && store.by_uid(text("uid")).is_none()
 }
 
-fn check_owners(store: &mut Store, id: TableId, dependant: &Object) {
-    let mut owners = object::owners(&dependant.value).peekable();
-    if owners.peek().is_some() && owners.all(|owner| is_lost(store, owner)) {
-        remove(store, id, &dependant.key(), object::uid(&dependant.value));
+fn check_owners(store: &mut Store, id: TableId, dependent: &Object) {
+    let mut owners = object::owners(&dependent.value).peekable();
+    if owners.peek().is_some() && owners.all(|owner| is_owner_missing(store, owner)) {
+        remove(store, id, &dependent.key(), object::uid(&dependent.value));
     }
 }
 
 /// Deletes the dependents of a deleted object, or removes the reference if they have another owner.
-fn bereave(store: &mut Store, uid: &str) {
-    for (id, key) in store.owned_places(uid) {
-        let Some(dependant) = store.get(id, &key).cloned() else { continue };
-        if object::owners(&dependant.value).all(|owner| is_lost(store, owner)) {
-            remove(store, id, &key, object::uid(&dependant.value));
+fn delete_dependents(store: &mut Store, uid: &str) {
+    for (id, key) in store.dependents(uid) {
+        let Some(dependent) = store.get(id, &key).cloned() else { continue };
+        if object::owners(&dependent.value).all(|owner| is_owner_missing(store, owner)) {
+            remove(store, id, &key, object::uid(&dependent.value));
             continue;
         }
         change(store, id, &key, |value| {
@@ -94,16 +98,16 @@ fn remove(store: &mut Store, id: TableId, key: &Key, uid: &str) {
 fn finish_foreground(store: &mut Store, uid: &str) -> bool {
     let Some((id, key)) = store.by_uid(uid).cloned() else { return true };
     let mut blocked = false;
-    for (table, place) in store.owned_places(uid) {
-        let Some(dependant) = store.get(table, &place).cloned() else { continue };
-        blocked |= object::owners(&dependant.value)
+    for (table, place) in store.dependents(uid) {
+        let Some(dependent) = store.get(table, &place).cloned() else { continue };
+        blocked |= object::owners(&dependent.value)
             .any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true);
-        if !object::is_terminating(&dependant.value) {
+        if !object::is_terminating(&dependent.value) {
             let options = DeleteOptions {
                 propagation: Some("Foreground".into()),
                 ..DeleteOptions::default()
             };
-            let has_own = !store.owned_places(object::uid(&dependant.value)).is_empty();
+            let has_own = !store.dependents(object::uid(&dependent.value)).is_empty();
             let options = if has_own { options } else { DeleteOptions::default() };
             let _ = delete_in(store, table, &place, &options, false);
         }

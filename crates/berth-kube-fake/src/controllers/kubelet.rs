@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Follower, pause};
+use super::{TableFollower, pause};
 use crate::api::Api;
 use crate::object::{self, Key};
 use crate::store::Store;
@@ -17,25 +17,25 @@ const NODE_MISSING: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// A pod to handle, soonest first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Due(std::cmp::Reverse<Instant>, Key, String);
+struct DuePod(std::cmp::Reverse<Instant>, Key, String);
 
 pub(super) async fn run(api: Arc<Api>) {
-    let Some(mut pods) = Follower::new(&api, "", "pods") else { return };
+    let Some(mut pods) = TableFollower::new(&api, "", "pods") else { return };
     let mut waiting = BinaryHeap::new();
     loop {
         let due = Instant::now() + api.options.kubelet_delay;
-        for notice in pods.news() {
-            let pod = &notice.object.value;
-            if !notice.gone && needs_work(pod) {
+        for event in pods.take_changes() {
+            let pod = &event.object.value;
+            if !event.gone && needs_work(pod) {
                 let uid = object::uid(pod).to_owned();
-                waiting.push(Due(std::cmp::Reverse(due), Key::of(pod), uid));
+                waiting.push(DuePod(std::cmp::Reverse(due), Key::of(pod), uid));
             }
         }
         let now = Instant::now();
-        while waiting.peek().is_some_and(|Due(at, _, _)| at.0 <= now) {
-            let Some(Due(_, key, uid)) = waiting.pop() else { break };
-            if !tend(&mut api.store(), &key, &uid) {
-                waiting.push(Due(std::cmp::Reverse(now + NODE_MISSING), key, uid));
+        while waiting.peek().is_some_and(|DuePod(at, _, _)| at.0 <= now) {
+            let Some(DuePod(_, key, uid)) = waiting.pop() else { break };
+            if !handle_due_pod(&mut api.store(), &key, &uid) {
+                waiting.push(DuePod(std::cmp::Reverse(now + NODE_MISSING), key, uid));
             }
         }
         pause().await;
@@ -52,7 +52,7 @@ fn needs_work(pod: &Value) -> bool {
 }
 
 /// Does what is due for one pod. `false`: its node does not exist yet.
-fn tend(store: &mut Store, key: &Key, uid: &str) -> bool {
+fn handle_due_pod(store: &mut Store, key: &Key, uid: &str) -> bool {
     let (Some(pods), Some(nodes)) = (store.find("", "pods"), store.find("", "nodes")) else {
         return true;
     };

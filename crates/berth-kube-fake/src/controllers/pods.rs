@@ -159,7 +159,7 @@ mod tests {
     use crate::resource::built_ins;
 
     #[test]
-    fn the_least_useful_pod_goes_first() {
+    fn pods_are_ranked_for_deletion_as_by_a_replica_set() {
         let pod = |name: &str, node: &str, phase: &str, ready: &str, cost: &str| -> Value {
             json!({
                 "metadata": {

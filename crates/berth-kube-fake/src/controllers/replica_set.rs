@@ -10,12 +10,12 @@ use super::pods::{
     controller_reference, from_template, is_active, is_ready, managed, neighbours,
     sort_for_deletion,
 };
-use super::{Follower, change, work};
+use super::{TableFollower, change, work};
 use crate::api::{Api, User, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
 use crate::object::{self, Key, Object};
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 use crate::store::{Store, TableId};
 
 /// Pods that are created or deleted before the set is checked again.
@@ -26,20 +26,20 @@ fn writer() -> Writer {
 }
 
 pub(super) async fn run(api: Arc<Api>) {
-    let Some(mut sets) = Follower::new(&api, "apps", "replicasets") else { return };
-    let Some(mut pods) = Follower::new(&api, "", "pods") else { return };
+    let Some(mut sets) = TableFollower::new(&api, "apps", "replicasets") else { return };
+    let Some(mut pods) = TableFollower::new(&api, "", "pods") else { return };
     let shared = Arc::clone(&api);
     let dirty = move |waiting: &mut BTreeSet<Key>| {
-        for notice in sets.news().iter().filter(|notice| !notice.gone) {
-            if notice.before.is_none() {
-                adopt_all(&mut shared.store(), sets.id, pods.id, &notice.object);
+        for event in sets.take_changes().iter().filter(|event| !event.gone) {
+            if event.before.is_none() {
+                adopt_orphans(&mut shared.store(), sets.id, pods.id, &event.object);
             }
-            waiting.insert(Key::of(&notice.object.value));
+            waiting.insert(Key::of(&event.object.value));
         }
-        let news = pods.news();
+        let changes = pods.take_changes();
         let mut store = shared.store();
-        for notice in news {
-            let versions = [Some(&notice.object), notice.before.as_ref()];
+        for event in changes {
+            let versions = [Some(&event.object), event.before.as_ref()];
             for uid in
                 versions.into_iter().flatten().filter_map(|one| object::controller_uid(&one.value))
             {
@@ -49,23 +49,23 @@ pub(super) async fn run(api: Arc<Api>) {
                     waiting.insert(key.clone());
                 }
             }
-            if !notice.gone && object::controller_uid(&notice.object.value).is_none() {
-                adopt_one(&mut store, sets.id, pods.id, &notice.object);
+            if !event.gone && object::controller_uid(&event.object.value).is_none() {
+                adopt_pod(&mut store, sets.id, pods.id, &event.object);
             }
         }
     };
-    work::work(api, dirty, look).await;
+    work::run_work_queue(api, dirty, reconcile).await;
 }
 
 /// Assigns an orphaned pod to the set whose selector it matches.
-fn adopt_one(store: &mut Store, sets: TableId, pods: TableId, pod: &Object) {
+fn adopt_pod(store: &mut Store, sets: TableId, pods: TableId, pod: &Object) {
     if store.len(sets) == 0 || !is_active(&pod.value) {
         return;
     }
     let namespace = object::namespace(&pod.value);
     let found = store.iter(sets, Some(namespace)).map(|(_, set)| set).find(|set| {
         !object::is_terminating(&set.value)
-            && Labels::from_object(&set.value["spec"]["selector"])
+            && LabelSelector::from_object(&set.value["spec"]["selector"])
                 .is_some_and(|selector| selector.matches(&pod.value))
     });
     let Some(set) = found.cloned() else { return };
@@ -81,8 +81,8 @@ fn adopt_one(store: &mut Store, sets: TableId, pods: TableId, pod: &Object) {
 }
 
 /// A new set adopts orphaned pods that match it.
-fn adopt_all(store: &mut Store, sets: TableId, pods: TableId, set: &Object) {
-    let Some(selector) = Labels::from_object(&set.value["spec"]["selector"]) else { return };
+fn adopt_orphans(store: &mut Store, sets: TableId, pods: TableId, set: &Object) {
+    let Some(selector) = LabelSelector::from_object(&set.value["spec"]["selector"]) else { return };
     let orphans: Vec<Arc<Object>> = store
         .iter(pods, Some(object::namespace(&set.value)))
         .map(|(_, pod)| pod)
@@ -90,11 +90,11 @@ fn adopt_all(store: &mut Store, sets: TableId, pods: TableId, set: &Object) {
         .cloned()
         .collect();
     for orphan in orphans {
-        adopt_one(store, sets, pods, &orphan);
+        adopt_pod(store, sets, pods, &orphan);
     }
 }
 
-async fn look(api: Arc<Api>, key: Key) -> Result<(), Failure> {
+async fn reconcile(api: Arc<Api>, key: Key) -> Result<(), Failure> {
     let sets = api.table("apps", "replicasets")?;
     let pods = api.table("", "pods")?;
     let set = api.get(sets, &key)?;
@@ -120,7 +120,7 @@ async fn look(api: Arc<Api>, key: Key) -> Result<(), Failure> {
 /// Releases pods whose labels do not match any more.
 fn release(api: &Api, pods: TableId, set: &Object) {
     let uid = object::uid(&set.value);
-    let Some(selector) = Labels::from_object(&set.value["spec"]["selector"]) else { return };
+    let Some(selector) = LabelSelector::from_object(&set.value["spec"]["selector"]) else { return };
     let mut store = api.store();
     for pod in managed(&store, uid).iter().filter(|pod| !selector.matches(&pod.value)) {
         change(&mut store, pods, &pod.key(), |value| {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::deployment::template_hash;
 use super::pods::{from_template, is_finished, is_ready, managed, phase};
-use super::{Follower, change, work};
+use super::{TableFollower, change, work};
 use crate::api::{Api, User, Writer};
 use crate::delete::DeleteOptions;
 use crate::failure::Failure;
@@ -17,26 +17,26 @@ use crate::store::{TableId, lock};
 const REVISION: &str = "controller-revision-hash";
 
 /// Templates by revision, which the real controller stores as objects.
-type Templates = Arc<Mutex<HashMap<String, Value>>>;
+type RevisionTemplates = Arc<Mutex<HashMap<String, Value>>>;
 
 fn writer() -> Writer {
     Writer::new(User::controller("statefulset-controller"))
 }
 
 pub(super) async fn run(api: Arc<Api>) {
-    let Some(mut sets) = Follower::new(&api, "apps", "statefulsets") else { return };
-    let Some(mut pods) = Follower::new(&api, "", "pods") else { return };
-    let templates = Templates::default();
+    let Some(mut sets) = TableFollower::new(&api, "apps", "statefulsets") else { return };
+    let Some(mut pods) = TableFollower::new(&api, "", "pods") else { return };
+    let templates = RevisionTemplates::default();
     let shared = Arc::clone(&api);
     let dirty = move |waiting: &mut BTreeSet<Key>| {
-        for notice in sets.news().iter().filter(|notice| !notice.gone) {
-            waiting.insert(Key::of(&notice.object.value));
+        for event in sets.take_changes().iter().filter(|event| !event.gone) {
+            waiting.insert(Key::of(&event.object.value));
         }
-        let news = pods.news();
+        let changes = pods.take_changes();
         let store = shared.store();
-        for notice in news {
+        for event in changes {
             let place =
-                object::controller_uid(&notice.object.value).and_then(|uid| store.by_uid(uid));
+                object::controller_uid(&event.object.value).and_then(|uid| store.by_uid(uid));
             if let Some((id, key)) = place
                 && *id == sets.id
             {
@@ -44,11 +44,12 @@ pub(super) async fn run(api: Arc<Api>) {
             }
         }
     };
-    work::work(api, dirty, move |api, key| look(api, key, Arc::clone(&templates))).await;
+    work::run_work_queue(api, dirty, move |api, key| reconcile(api, key, Arc::clone(&templates)))
+        .await;
 }
 
 /// The state of one set.
-struct View {
+struct SetState {
     set: Arc<Object>,
     pods: BTreeMap<i64, Arc<Object>>,
     start: i64,
@@ -57,8 +58,8 @@ struct View {
     current: String,
 }
 
-impl View {
-    fn of(api: &Api, set: Arc<Object>, templates: &Templates) -> Self {
+impl SetState {
+    fn of(api: &Api, set: Arc<Object>, templates: &RevisionTemplates) -> Self {
         let value = &set.value;
         let name = object::name(value);
         let template = value["spec"]["template"].clone();
@@ -94,60 +95,64 @@ fn is_healthy(pod: &Value) -> bool {
     phase(pod) == "Running" && is_ready(pod) && !object::is_terminating(pod)
 }
 
-async fn look(api: Arc<Api>, key: Key, templates: Templates) -> Result<(), Failure> {
+async fn reconcile(api: Arc<Api>, key: Key, templates: RevisionTemplates) -> Result<(), Failure> {
     let sets = api.table("apps", "statefulsets")?;
     let set = api.get(sets, &key)?;
     let mut result = Ok(());
     if !object::is_terminating(&set.value) {
-        let view = View::of(&api, Arc::clone(&set), &templates);
-        result = act(&api, &view, &templates).await;
+        let state = SetState::of(&api, Arc::clone(&set), &templates);
+        result = manage_pods(&api, &state, &templates).await;
     }
     let set = api.get(sets, &key)?;
-    write_status(&api, sets, &View::of(&api, set, &templates));
+    write_status(&api, sets, &SetState::of(&api, set, &templates));
     result
 }
 
-async fn act(api: &Api, view: &View, templates: &Templates) -> Result<(), Failure> {
+async fn manage_pods(
+    api: &Api,
+    state: &SetState,
+    templates: &RevisionTemplates,
+) -> Result<(), Failure> {
     let pods = api.table("", "pods")?;
-    let parallel = view.set.value["spec"]["podManagementPolicy"] == "Parallel";
-    for number in view.start..view.start + view.wanted {
-        let Some(pod) = view.pods.get(&number) else {
-            make(api, view, templates, number).await?;
+    let parallel = state.set.value["spec"]["podManagementPolicy"] == "Parallel";
+    for number in state.start..state.start + state.wanted {
+        let Some(pod) = state.pods.get(&number) else {
+            create_pod(api, state, templates, number).await?;
             if parallel {
                 continue;
             }
             return Ok(());
         };
         if is_finished(&pod.value) && !object::is_terminating(&pod.value) {
-            delete(api, pods, pod).await?;
+            delete_pod(api, pods, pod).await?;
             return Ok(());
         }
         if !is_healthy(&pod.value) && !parallel {
             return Ok(());
         }
     }
-    for (number, pod) in view.pods.iter().rev().filter(|(number, _)| !view.is_wanted(**number)) {
+    for (number, pod) in state.pods.iter().rev().filter(|(number, _)| !state.is_wanted(**number)) {
         let _ = number;
         if !object::is_terminating(&pod.value) {
-            delete(api, pods, pod).await?;
+            delete_pod(api, pods, pod).await?;
         }
         if !parallel {
             return Ok(());
         }
     }
-    update(api, view, pods).await
+    replace_old_pods(api, state, pods).await
 }
 
 /// Replaces pods of another revision, from the highest ordinal down, one at a time.
-async fn update(api: &Api, view: &View, pods: TableId) -> Result<(), Failure> {
-    if view.set.value["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
+async fn replace_old_pods(api: &Api, state: &SetState, pods: TableId) -> Result<(), Failure> {
+    if state.set.value["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
         return Ok(());
     }
-    let first = view.start + view.partition();
-    for (_, pod) in view.pods.iter().rev().filter(|(number, _)| **number >= first) {
-        let stale = object::label(&pod.value, REVISION) != Some(&view.update);
+    let first = state.start + state.partition();
+    for (_, pod) in state.pods.iter().rev().filter(|(number, _)| **number >= first) {
+        let stale = object::label(&pod.value, REVISION) != Some(&state.update);
         if stale && !object::is_terminating(&pod.value) {
-            return delete(api, pods, pod).await;
+            return delete_pod(api, pods, pod).await;
         }
         if !is_healthy(&pod.value) {
             return Ok(());
@@ -156,7 +161,7 @@ async fn update(api: &Api, view: &View, pods: TableId) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn delete(api: &Api, pods: TableId, pod: &Object) -> Result<(), Failure> {
+async fn delete_pod(api: &Api, pods: TableId, pod: &Object) -> Result<(), Failure> {
     let uid = Some(object::uid(&pod.value).to_owned());
     let options = DeleteOptions { uid, ..DeleteOptions::default() };
     match api.delete(&writer(), pods, &pod.key(), &options).await {
@@ -165,14 +170,19 @@ async fn delete(api: &Api, pods: TableId, pod: &Object) -> Result<(), Failure> {
     }
 }
 
-async fn make(api: &Api, view: &View, templates: &Templates, number: i64) -> Result<(), Failure> {
-    let set = &view.set.value;
+async fn create_pod(
+    api: &Api,
+    state: &SetState,
+    templates: &RevisionTemplates,
+    number: i64,
+) -> Result<(), Failure> {
+    let set = &state.set.value;
     let name = format!("{}-{number}", object::name(set));
-    let old = number < view.start + view.partition();
-    let revision = if old { &view.current } else { &view.update };
+    let old = number < state.start + state.partition();
+    let revision = if old { &state.current } else { &state.update };
     let template = lock(templates).get(revision).cloned();
     let template = template.unwrap_or_else(|| set["spec"]["template"].clone());
-    let mut pod = from_template(&view.set.resource, set, &template);
+    let mut pod = from_template(&state.set.resource, set, &template);
     pod["metadata"]["name"] = json!(name);
     let labels = &mut pod["metadata"]["labels"];
     labels[REVISION] = json!(revision);
@@ -182,13 +192,18 @@ async fn make(api: &Api, view: &View, templates: &Templates, number: i64) -> Res
     if set["spec"]["serviceName"].is_string() {
         pod["spec"]["subdomain"] = set["spec"]["serviceName"].clone();
     }
-    claims(api, set, number, &mut pod).await?;
+    create_claims(api, set, number, &mut pod).await?;
     let namespace = object::namespace(set);
     api.create(&writer(), api.table("", "pods")?, Some(namespace), pod).await.map(drop)
 }
 
 /// Creates missing claims; they outlive their pods.
-async fn claims(api: &Api, set: &Value, number: i64, pod: &mut Value) -> Result<(), Failure> {
+async fn create_claims(
+    api: &Api,
+    set: &Value,
+    number: i64,
+    pod: &mut Value,
+) -> Result<(), Failure> {
     let table = api.table("", "persistentvolumeclaims")?;
     let namespace = object::namespace(set);
     for template in object::items(&set["spec"]["volumeClaimTemplates"]) {
@@ -214,24 +229,24 @@ async fn claims(api: &Api, set: &Value, number: i64, pod: &mut Value) -> Result<
     Ok(())
 }
 
-fn write_status(api: &Api, sets: TableId, view: &View) {
-    let live: Vec<&Arc<Object>> = view.pods.values().collect();
+fn write_status(api: &Api, sets: TableId, state: &SetState) {
+    let live: Vec<&Arc<Object>> = state.pods.values().collect();
     let of = |revision: &str| {
         live.iter().filter(|pod| object::label(&pod.value, REVISION) == Some(revision)).count()
     };
     let ready = live.iter().filter(|pod| is_healthy(&pod.value)).count();
-    let updated = of(&view.update);
-    let complete = view.partition() == 0
+    let updated = of(&state.update);
+    let complete = state.partition() == 0
         && updated == live.len()
         && ready == live.len()
-        && i64::try_from(live.len()).is_ok_and(|count| count == view.wanted);
-    let current = if complete { &view.update } else { &view.current };
-    change(&mut api.store(), sets, &view.set.key(), |set| {
+        && i64::try_from(live.len()).is_ok_and(|count| count == state.wanted);
+    let current = if complete { &state.update } else { &state.current };
+    change(&mut api.store(), sets, &state.set.key(), |set| {
         set["status"] = json!({
             "observedGeneration": set["metadata"]["generation"],
             "replicas": live.len(), "readyReplicas": ready, "availableReplicas": ready,
             "currentReplicas": of(current), "updatedReplicas": updated,
-            "currentRevision": current, "updateRevision": view.update, "collisionCount": 0,
+            "currentRevision": current, "updateRevision": state.update, "collisionCount": 0,
         });
     });
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Follower, change, pause};
+use super::{TableFollower, change, pause};
 use crate::api::Api;
 use crate::create::system_fields;
 use crate::object::{self, Key, Object};
 use crate::quantity::Quantity;
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 use crate::store::{Store, TableId, lock};
 
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
@@ -46,21 +46,24 @@ pub(super) async fn run(api: Arc<Api>) {
         };
         Tables { claims, volumes, classes, nodes, pods }
     };
-    let mut claims = Follower { api: Arc::clone(&api), id: tables.claims, seen: None };
-    let mut volumes = Follower { api: Arc::clone(&api), id: tables.volumes, seen: None };
-    let mut classes = Follower { api: Arc::clone(&api), id: tables.classes, seen: None };
+    let mut claims = TableFollower { api: Arc::clone(&api), id: tables.claims, seen: None };
+    let mut volumes = TableFollower { api: Arc::clone(&api), id: tables.volumes, seen: None };
+    let mut classes = TableFollower { api: Arc::clone(&api), id: tables.classes, seen: None };
     let mut going = false;
     loop {
-        let changed = claims.news().len() + volumes.news().len() + classes.news().len() > 0;
+        let changed = claims.take_changes().len()
+            + volumes.take_changes().len()
+            + classes.take_changes().len()
+            > 0;
         if changed || going {
-            going = look(&api, &tables);
+            going = run_pass(&api, &tables);
         }
         pause().await;
     }
 }
 
 /// Checks everything; `true` if something waits for pods to end.
-fn look(api: &Api, tables: &Tables) -> bool {
+fn run_pass(api: &Api, tables: &Tables) -> bool {
     let mut store = api.store();
     let fail = *lock(&api.volumes_fail);
     let all = |store: &Store, id: TableId| -> Vec<Arc<Object>> {
@@ -161,7 +164,8 @@ fn fits(volume: &Value, claim: &Value) -> bool {
         && volume["spec"]["volumeMode"] == claim["spec"]["volumeMode"]
         && storage(&volume["spec"]["capacity"]) >= storage(&claim["spec"]["resources"]["requests"])
         && object::items(&claim["spec"]["accessModes"]).all(|mode| modes.contains(&mode))
-        && (selector.is_null() || Labels::from_object(selector).is_some_and(|s| s.matches(volume)))
+        && (selector.is_null()
+            || LabelSelector::from_object(selector).is_some_and(|s| s.matches(volume)))
 }
 
 fn sync_claim(store: &mut Store, tables: &Tables, claim: &Object, fail: bool) {

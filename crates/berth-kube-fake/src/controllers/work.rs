@@ -18,11 +18,11 @@ const FIRST_WAIT: Duration = Duration::from_millis(5);
 /// The longest delay.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Handles objects forever. `dirty` names those that changed; `look` handles one.
-pub(super) async fn work<L, F>(
+/// Handles objects forever. `dirty` names those that changed; `reconcile` handles one.
+pub(super) async fn run_work_queue<L, F>(
     api: Arc<Api>,
     mut dirty: impl FnMut(&mut BTreeSet<Key>) + Send,
-    look: L,
+    reconcile: L,
 ) where
     L: Fn(Arc<Api>, Key) -> F + Send,
     F: Future<Output = Result<(), Failure>> + Send + 'static,
@@ -45,8 +45,8 @@ pub(super) async fn work<L, F>(
         for key in ready {
             waiting.remove(&key);
             busy.insert(key.clone());
-            let looking = look(Arc::clone(&api), key.clone());
-            tasks.spawn(async move { (key, looking.await) });
+            let reconciling = reconcile(Arc::clone(&api), key.clone());
+            tasks.spawn(async move { (key, reconciling.await) });
         }
         pause().await;
         while let Some(joined) = tasks.try_join_next() {

@@ -9,45 +9,45 @@ use http::Response;
 use hyper::body::Frame;
 use serde_json::{Value, json};
 
-use super::route::Target;
-use super::{Asked, header};
-use crate::api::{Api, Done, Writer};
-use crate::delete::{DeleteOptions, Deleted};
+use super::route::RequestTarget;
+use super::{IncomingRequest, header};
+use crate::api::{Api, WriteResult, Writer};
+use crate::delete::{DeleteOptions, DeleteOutcome};
 use crate::failure::{Failure, success};
-use crate::list::Query;
+use crate::list::ListQuery;
 use crate::object::{self, Key, Object};
 use crate::patch::Patch;
 use crate::subresources::scale::{ScaleChange, scale_of};
-use crate::update::Part;
-use crate::watch::{Cut, Pieces};
+use crate::update::ObjectPart;
+use crate::watch::{Chunks, ConnectionCut};
 
 /// A response body: complete, or a stream.
 pub(crate) enum Body {
-    Whole(Option<Bytes>),
-    Pieces(Pieces),
+    Complete(Option<Bytes>),
+    Chunks(Chunks),
 }
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = ConnectionCut;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionCut>>> {
         match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Pieces(pieces) => {
-                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            Self::Complete(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Chunks(chunks) => {
+                chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
             }
         }
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {
         match self {
-            Self::Whole(Some(bytes)) => hyper::body::SizeHint::with_exact(bytes.len() as u64),
-            Self::Whole(None) => hyper::body::SizeHint::with_exact(0),
-            Self::Pieces(_) => hyper::body::SizeHint::default(),
+            Self::Complete(Some(bytes)) => hyper::body::SizeHint::with_exact(bytes.len() as u64),
+            Self::Complete(None) => hyper::body::SizeHint::with_exact(0),
+            Self::Chunks(_) => hyper::body::SizeHint::default(),
         }
     }
 }
@@ -73,7 +73,7 @@ impl Answer {
     fn bytes(code: u16, bytes: Bytes) -> Self {
         Self {
             code,
-            body: Body::Whole(Some(bytes)),
+            body: Body::Complete(Some(bytes)),
             media_type: "application/json",
             warnings: Vec::new(),
             retry_after_s: None,
@@ -93,9 +93,9 @@ impl Answer {
         Self::bytes(code, object.whole())
     }
 
-    fn done(done: &Done) -> Self {
-        let mut answer = Self::object(done.code, &done.object);
-        answer.warnings.clone_from(&done.warnings);
+    fn written(written: &WriteResult) -> Self {
+        let mut answer = Self::object(written.code, &written.object);
+        answer.warnings.clone_from(&written.warnings);
         answer
     }
 
@@ -128,23 +128,28 @@ fn parse(body: &Bytes) -> Result<Value, Failure> {
 }
 
 /// Bodies must be JSON.
-fn parse_typed(asked: &Asked) -> Result<Value, Failure> {
-    let media_type = header(&asked.headers, "content-type");
+fn parse_typed(request: &IncomingRequest) -> Result<Value, Failure> {
+    let media_type = header(&request.headers, "content-type");
     let plain = media_type.split(';').next().unwrap_or_default().trim();
     if !["", "application/json"].contains(&plain) {
         return Err(Failure::unsupported_media_type("application/json"));
     }
-    parse(&asked.body)
+    parse(&request.body)
 }
 
 /// Whether only metadata is requested.
-fn metadata_only(asked: &Asked) -> bool {
-    header(&asked.headers, "accept").contains("as=PartialObjectMetadata")
+fn metadata_only(request: &IncomingRequest) -> bool {
+    header(&request.headers, "accept").contains("as=PartialObjectMetadata")
 }
 
 /// Handles read requests.
-fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Answer, Failure> {
-    let (id, query, metadata_only) = (target.table, &asked.call.query, metadata_only(asked));
+fn read(
+    api: &Arc<Api>,
+    request: &IncomingRequest,
+    target: &RequestTarget,
+    key: &Key,
+) -> Result<Answer, Failure> {
+    let (id, query, metadata_only) = (target.table, &request.head.query, metadata_only(request));
     match (target.verb, target.subresource.as_str()) {
         ("list", _) if metadata_only => {
             let page = api.list(id, query)?.metadata_only();
@@ -155,8 +160,8 @@ fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Ans
             Ok(Answer::bytes(200, page.encode(&target.resource)))
         }
         ("watch", _) => {
-            let query = &Query { metadata_only, ..query.clone() };
-            let body = Body::Pieces(api.watch(id, query)?);
+            let query = &ListQuery { metadata_only, ..query.clone() };
+            let body = Body::Chunks(api.watch(id, query)?);
             Ok(Answer { body, ..Answer::bytes(200, Bytes::new()) })
         }
         ("get", "scale") => {
@@ -175,68 +180,71 @@ fn read(api: &Arc<Api>, asked: &Asked, target: &Target, key: &Key) -> Result<Ans
 }
 
 /// Handles write requests.
-pub(crate) async fn carry_out(api: &Arc<Api>, asked: Asked) -> Result<Answer, Failure> {
-    let Some(target) = asked.call.target.clone() else { return Err(Failure::no_such_path()) };
+pub(crate) async fn handle_request(
+    api: &Arc<Api>,
+    request: IncomingRequest,
+) -> Result<Answer, Failure> {
+    let Some(target) = request.head.target.clone() else { return Err(Failure::no_such_path()) };
     let writer = Writer {
-        user: asked.user.clone(),
-        dry_run: asked.call.dry_run,
-        field_manager: asked.call.field_manager.clone(),
+        user: request.user.clone(),
+        dry_run: request.head.dry_run,
+        field_manager: request.head.field_manager.clone(),
     };
     let namespace = target.namespace.as_deref();
     let key = Key::new(namespace.unwrap_or_default(), &target.name);
     let id = target.table;
     match (target.verb, target.subresource.as_str()) {
-        ("list" | "watch" | "get", _) => read(api, &asked, &target, &key),
+        ("list" | "watch" | "get", _) => read(api, &request, &target, &key),
         ("create", "") if target.name.is_empty() => {
-            let value = parse_typed(&asked)?;
-            Ok(Answer::done(&api.create(&writer, id, namespace, value).await?))
+            let value = parse_typed(&request)?;
+            Ok(Answer::written(&api.create(&writer, id, namespace, value).await?))
         }
         ("create", "binding") => {
-            let body = parse_typed(&asked)?;
+            let body = parse_typed(&request)?;
             let writer = with_body_dry_run(writer, &body);
             Ok(Answer::json(201, &api.bind(&writer, &key, &body).await?))
         }
         ("create", "eviction") => {
-            let body = parse_typed(&asked)?;
+            let body = parse_typed(&request)?;
             let writer = with_body_dry_run(writer, &body["deleteOptions"]);
             Ok(Answer::json(201, &api.evict(&writer, &key, &body).await?))
         }
         ("update" | "patch", "scale") => {
             let change = if target.verb == "update" {
-                ScaleChange::Put(parse_typed(&asked)?)
+                ScaleChange::Put(parse_typed(&request)?)
             } else {
-                ScaleChange::Patch(read_patch(&asked)?)
+                ScaleChange::Patch(read_patch(&request)?)
             };
             let (scale, _) = api.write_scale(&writer, id, &key, &change).await?;
             Ok(Answer::json(200, &scale))
         }
         ("update", below) => {
-            let value = parse_typed(&asked)?;
-            let done = api.replace(&writer, id, &key, part(below)?, value).await?;
-            Ok(Answer::done(&done))
+            let value = parse_typed(&request)?;
+            let written = api.replace(&writer, id, &key, part(below)?, value).await?;
+            Ok(Answer::written(&written))
         }
         ("patch", below) => {
-            let patch = read_patch(&asked)?;
-            let done = api.patch(&writer, id, &key, part(below)?, &patch).await?;
-            Ok(Answer::done(&done))
+            let patch = read_patch(&request)?;
+            let written = api.patch(&writer, id, &key, part(below)?, &patch).await?;
+            Ok(Answer::written(&written))
         }
-        ("delete", "") => delete_one(api, &asked, writer, &key).await,
-        ("deletecollection", "") => delete_many(api, &asked, writer).await,
+        ("delete", "") => delete_one(api, &request, writer, &key).await,
+        ("deletecollection", "") => delete_many(api, &request, writer).await,
         _ => Err(Failure::method_not_allowed()),
     }
 }
 
-fn part(subresource: &str) -> Result<Part, Failure> {
+fn part(subresource: &str) -> Result<ObjectPart, Failure> {
     match subresource {
-        "" => Ok(Part::Main),
-        "status" => Ok(Part::Status),
-        "resize" => Ok(Part::Resize),
+        "" => Ok(ObjectPart::Main),
+        "status" => Ok(ObjectPart::Status),
+        "resize" => Ok(ObjectPart::Resize),
         _ => Err(Failure::method_not_allowed()),
     }
 }
 
-fn read_patch(asked: &Asked) -> Result<Patch, Failure> {
-    Patch::read(header(&asked.headers, "content-type"), &asked.body)
+fn read_patch(request: &IncomingRequest) -> Result<Patch, Failure> {
+    Patch::read(header(&request.headers, "content-type"), &request.body)
 }
 
 /// Some clients request a dry run in the body.
@@ -245,9 +253,9 @@ fn with_body_dry_run(mut writer: Writer, options: &Value) -> Writer {
     writer
 }
 
-fn delete_options(asked: &Asked) -> Result<(Value, DeleteOptions), Failure> {
-    let mut body = if asked.body.is_empty() { json!({}) } else { parse(&asked.body)? };
-    let parameters = &asked.call.parameters;
+fn delete_options(request: &IncomingRequest) -> Result<(Value, DeleteOptions), Failure> {
+    let mut body = if request.body.is_empty() { json!({}) } else { parse(&request.body)? };
+    let parameters = &request.head.parameters;
     if let Some(grace) = parameters.get("gracePeriodSeconds") {
         let grace: i64 =
             grace.parse().map_err(|_| Failure::bad_request("gracePeriodSeconds is no number"))?;
@@ -262,17 +270,17 @@ fn delete_options(asked: &Asked) -> Result<(Value, DeleteOptions), Failure> {
 
 async fn delete_one(
     api: &Arc<Api>,
-    asked: &Asked,
+    request: &IncomingRequest,
     writer: Writer,
     key: &Key,
 ) -> Result<Answer, Failure> {
-    let Some(target) = &asked.call.target else { return Err(Failure::no_such_path()) };
-    let (body, options) = delete_options(asked)?;
+    let Some(target) = &request.head.target else { return Err(Failure::no_such_path()) };
+    let (body, options) = delete_options(request)?;
     let writer = with_body_dry_run(writer, &body);
     let deleted = api.delete(&writer, target.table, key, &options).await?;
     let resource = &target.resource;
     match &deleted {
-        Deleted::Gone(object) if !resource.returns_deleted => {
+        DeleteOutcome::Gone(object) if !resource.returns_deleted => {
             let mut details = json!({
                 "name": &*key.name, "kind": resource.plural, "uid": object::uid(&object.value),
             });
@@ -281,15 +289,19 @@ async fn delete_one(
             }
             Ok(Answer::json(200, &success(200, Some(details))))
         }
-        _ => Ok(Answer::object(200, &crate::view::shown(resource, deleted.object()))),
+        _ => Ok(Answer::object(200, &crate::view::as_resource(resource, deleted.object()))),
     }
 }
 
-async fn delete_many(api: &Arc<Api>, asked: &Asked, writer: Writer) -> Result<Answer, Failure> {
-    let Some(target) = &asked.call.target else { return Err(Failure::no_such_path()) };
-    let (body, options) = delete_options(asked)?;
+async fn delete_many(
+    api: &Arc<Api>,
+    request: &IncomingRequest,
+    writer: Writer,
+) -> Result<Answer, Failure> {
+    let Some(target) = &request.head.target else { return Err(Failure::no_such_path()) };
+    let (body, options) = delete_options(request)?;
     let writer = with_body_dry_run(writer, &body);
-    let page = api.list(target.table, &asked.call.query)?;
+    let page = api.list(target.table, &request.head.query)?;
     for object in &page.items {
         match api.delete(&writer, target.table, &object.key(), &options).await {
             Ok(_) | Err(Failure { code: 404, .. }) => {}

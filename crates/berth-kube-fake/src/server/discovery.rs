@@ -32,7 +32,7 @@ pub(super) fn answer(api: &Api, path: &str) -> Answer {
         other => match other.strip_prefix("/apis/").and_then(|rest| rest.split_once('/')) {
             Some((group, version)) => resources(api, group, version),
             None => match other.strip_prefix("/apis/") {
-                Some(group) => one_group(api, group),
+                Some(group) => describe_group(api, group),
                 None => Answer::from(Failure::no_such_path()),
             },
         },
@@ -56,7 +56,7 @@ fn groups(api: &Api) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": all })
 }
 
-fn one_group(api: &Api, group: &str) -> Answer {
+fn describe_group(api: &Api, group: &str) -> Answer {
     let Some(version) = versions(api).get(group).cloned() else {
         return Answer::from(Failure::no_such_path());
     };

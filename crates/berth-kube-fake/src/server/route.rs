@@ -7,14 +7,14 @@ use http::{Method, Uri};
 
 use crate::api::Api;
 use crate::failure::{Cause, Failure};
-use crate::list::Query;
+use crate::list::ListQuery;
 use crate::resource::Resource;
-use crate::selector::{Fields, Labels, Selection};
+use crate::selector::{FieldSelector, LabelSelector, Selection};
 use crate::store::TableId;
 
 /// The target of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct RequestTarget {
     pub(crate) table: TableId,
     pub(crate) resource: Arc<Resource>,
     pub(crate) namespace: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Target {
     pub(crate) verb: &'static str,
 }
 
-impl Target {
+impl RequestTarget {
     /// `pods/binding`.
     pub(crate) fn resource_path(&self) -> String {
         if self.subresource.is_empty() {
@@ -50,10 +50,10 @@ impl Target {
 
 /// A request without its body.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct RequestHead {
     /// `None` for discovery.
-    pub(crate) target: Option<Target>,
-    pub(crate) query: Query,
+    pub(crate) target: Option<RequestTarget>,
+    pub(crate) query: ListQuery,
     pub(crate) dry_run: bool,
     pub(crate) field_manager: Option<String>,
     pub(crate) parameters: HashMap<String, String>,
@@ -88,7 +88,7 @@ fn parameters(uri: &Uri) -> HashMap<String, String> {
 }
 
 /// Parses the path, the method and the parameters.
-pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failure> {
+pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<RequestHead, Failure> {
     let parameters = parameters(uri);
     let flag = |name: &str| parameters.get(name).is_some_and(|v| v == "true" || v == "1");
     let text = |name: &str| parameters.get(name).cloned().unwrap_or_default();
@@ -103,14 +103,14 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
     let steps: Vec<String> =
         uri.path().split('/').filter(|step| !step.is_empty()).map(decode).collect();
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
-    let mut call = Call {
+    let mut head = RequestHead {
         target: None,
-        query: Query::default(),
+        query: ListQuery::default(),
         dry_run,
         field_manager: parameters.get("fieldManager").cloned(),
         parameters: parameters.clone(),
     };
-    let Some(mut target) = find(api, &steps)? else { return Ok(call) };
+    let Some(mut target) = find(api, &steps)? else { return Ok(head) };
     let number = |name: &str| -> Result<Option<u64>, Failure> {
         match text(name) {
             value if value.is_empty() => Ok(None),
@@ -119,11 +119,11 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
             }),
         }
     };
-    call.query = Query {
+    head.query = ListQuery {
         selection: Selection {
             namespace: target.namespace.clone(),
-            labels: Labels::parse(&text("labelSelector"))?,
-            fields: Fields::parse(&text("fieldSelector"), &target.resource)?,
+            labels: LabelSelector::parse(&text("labelSelector"))?,
+            fields: FieldSelector::parse(&text("fieldSelector"), &target.resource)?,
         },
         limit: usize::try_from(number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX),
         go_on: text("continue"),
@@ -138,15 +138,15 @@ pub(crate) fn read(api: &Api, method: &Method, uri: &Uri) -> Result<Call, Failur
             .then(|| flag("sendInitialEvents")),
     };
     let collection = target.name.is_empty();
-    target.verb = verb(method, collection, call.query.watch)?;
-    if collection && let Some(name) = call.query.selection.fields.name() {
+    target.verb = verb(method, collection, head.query.watch)?;
+    if collection && let Some(name) = head.query.selection.fields.name() {
         // For permissions, a list of one name is a list of that object.
         if target.verb != "create" {
             target.name = name.to_owned();
         }
     }
-    call.target = Some(target);
-    Ok(call)
+    head.target = Some(target);
+    Ok(head)
 }
 
 fn verb(method: &Method, collection: bool, watch: bool) -> Result<&'static str, Failure> {
@@ -164,7 +164,7 @@ fn verb(method: &Method, collection: bool, watch: bool) -> Result<&'static str, 
 }
 
 /// The resource of a path; `None` for discovery.
-fn find(api: &Api, steps: &[&str]) -> Result<Option<Target>, Failure> {
+fn find(api: &Api, steps: &[&str]) -> Result<Option<RequestTarget>, Failure> {
     let (group, version, rest) = match steps {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
         ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
@@ -201,7 +201,7 @@ fn find(api: &Api, steps: &[&str]) -> Result<Option<Target>, Failure> {
     if !fits || !below_fits {
         return Err(Failure::no_such_path());
     }
-    Ok(Some(Target {
+    Ok(Some(RequestTarget {
         table,
         resource,
         namespace: namespace.map(str::to_owned),

@@ -6,7 +6,7 @@ use crate::api::{Api, Writer};
 use crate::delete::{DeleteOptions, delete_in};
 use crate::failure::{Failure, success};
 use crate::object::{self, Key};
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 use crate::store::{Store, TableId};
 
 const VIOLATION: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -39,7 +39,7 @@ impl Api {
             let spend = budget.map(|key| (is_spent(&store, budgets, &key, healthy), key));
             match spend {
                 Some((true, budget)) => {
-                    take_one(&mut store, budgets, &budget, &key.name, writer.dry_run)?;
+                    use_disruption(&mut store, budgets, &budget, &key.name, writer.dry_run)?;
                 }
                 // An unhealthy pod is evicted only as long as it stays unhealthy.
                 Some((false, _)) => options.version = Some(pod.version.to_string()),
@@ -61,7 +61,7 @@ fn the_budget(store: &Store, budgets: TableId, pod: &Value) -> Result<Option<Key
     let matching: Vec<Key> = store
         .iter(budgets, Some(object::namespace(pod)))
         .filter(|(_, budget)| {
-            Labels::from_object(&budget.value["spec"]["selector"])
+            LabelSelector::from_object(&budget.value["spec"]["selector"])
                 .is_some_and(|selector| selector.matches(pod))
         })
         .map(|(key, _)| key.clone())
@@ -90,7 +90,7 @@ fn is_spent(store: &Store, budgets: TableId, budget: &Key, healthy: bool) -> boo
     !enough
 }
 
-fn take_one(
+fn use_disruption(
     store: &mut Store,
     budgets: TableId,
     key: &Key,

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Api, Done, Writer};
+use crate::api::{Api, WriteResult, Writer};
 use crate::failure::{Cause, Failure};
 use crate::object::{self, Key};
 use crate::patch::Patch;
 use crate::resource::{Resource, Scale};
 use crate::store::TableId;
-use crate::update::{Part, check_versions};
+use crate::update::{ObjectPart, check_versions};
 
 /// The value at a path such as `.spec.replicas`.
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
@@ -75,11 +75,11 @@ impl Api {
         id: TableId,
         key: &Key,
         wanted: &ScaleChange,
-    ) -> Result<(Value, Done), Failure> {
+    ) -> Result<(Value, WriteResult), Failure> {
         let resource = self.resource(id);
         let plan = plan(&resource)?.clone();
         let done = self
-            .modify(writer, id, key, Part::Main, |old| {
+            .modify(writer, id, key, ObjectPart::Main, |old| {
                 let current = scale_of(&resource, old)?;
                 let new = match wanted {
                     ScaleChange::Put(scale) => scale.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{label_selector, labels};
+use super::{check_operator, label_selector, labels};
 use crate::failure::Cause;
 use crate::object;
 use crate::quantity::Quantity;
@@ -30,7 +30,7 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
     }
     let known = ["Always", "OnFailure", "Never"];
-    one_of(&spec["restartPolicy"], format!("{path}.restartPolicy"), &known, causes);
+    check_one_of(&spec["restartPolicy"], format!("{path}.restartPolicy"), &known, causes);
     labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), causes);
     affinity(&spec["affinity"], &format!("{path}.affinity"), causes);
     tolerations(&spec["tolerations"], &format!("{path}.tolerations"), causes);
@@ -73,7 +73,7 @@ pub(super) fn deletion_cost(pod: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-fn one_of(value: &Value, path: String, known: &[&str], causes: &mut Vec<Cause>) {
+fn check_one_of(value: &Value, path: String, known: &[&str], causes: &mut Vec<Cause>) {
     let text = value.as_str().unwrap_or_default();
     if !known.contains(&text) {
         causes.push(Cause::unsupported(path, text, known));
@@ -174,26 +174,8 @@ fn weight(term: &Value, path: &str, causes: &mut Vec<Cause>) {
 pub(super) fn node_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (at, wanted) in object::items(&term["matchExpressions"]).enumerate() {
         let here = format!("{path}.matchExpressions[{at}]");
-        let values = wanted["values"].as_array().map_or(0, Vec::len);
-        match wanted["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if values == 0 => {
-                let text = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.push(Cause::required(format!("{here}.values"), text));
-            }
-            "Exists" | "DoesNotExist" if values > 0 => {
-                let text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.push(Cause::forbidden(format!("{here}.values"), text));
-            }
-            "Gt" | "Lt" if values != 1 => {
-                let text = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                causes.push(Cause::required(format!("{here}.values"), text));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-            other => {
-                let text = "not a valid selector operator";
-                causes.push(Cause::invalid(format!("{here}.operator"), &json!(other), text));
-            }
-        }
+        let operators = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
+        check_operator(wanted, &here, &operators, causes);
         if !wanted["key"].as_str().is_some_and(crate::selector::is_label_key) {
             causes.push(Cause::invalid(format!("{here}.key"), &wanted["key"], "malformed"));
         }
@@ -211,7 +193,7 @@ pub(super) fn node_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid(format!("{here}.key"), &wanted["key"], text));
         }
         let known = ["In", "NotIn"];
-        one_of(&wanted["operator"], format!("{here}.operator"), &known, causes);
+        check_one_of(&wanted["operator"], format!("{here}.operator"), &known, causes);
     }
 }
 
@@ -267,7 +249,12 @@ fn spread(constraints: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
         let known = ["DoNotSchedule", "ScheduleAnyway"];
         let when = one["whenUnsatisfiable"].as_str().unwrap_or_default();
-        one_of(&one["whenUnsatisfiable"], format!("{here}.whenUnsatisfiable"), &known, causes);
+        check_one_of(
+            &one["whenUnsatisfiable"],
+            format!("{here}.whenUnsatisfiable"),
+            &known,
+            causes,
+        );
         if !seen.insert((key, when)) {
             let pair = format!("{{{key}, {when}}}");
             let field = format!("{here}.{{topologyKey, whenUnsatisfiable}}");

@@ -34,17 +34,17 @@ pub(super) fn check(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         }
     }
     let gated = object::items(&old["schedulingGates"]).next().is_some();
-    if gated && !tightened(old, new) {
+    if gated && !is_only_restricted(old, new) {
         let text = "pod updates may only add to the node selector and node affinity of a gated pod";
         causes.push(Cause::invalid("spec.affinity", &new["affinity"], text));
     }
-    if causes.len() == before && levelled(old, new, gated) != *old {
+    if causes.len() == before && reset_mutable_fields(old, new, gated) != *old {
         causes.push(Cause::forbidden("spec", REFUSAL));
     }
 }
 
 /// The new spec with all mutable fields reset: the rest must equal the old one.
-fn levelled(old: &Value, new: &Value, gated: bool) -> Value {
+fn reset_mutable_fields(old: &Value, new: &Value, gated: bool) -> Value {
     let mut level = new.clone();
     for list in ["containers", "initContainers"] {
         for (at, container) in object::items(&old[list]).enumerate() {
@@ -107,7 +107,7 @@ fn deadline(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 }
 
 /// Whether a gated pod only became more restricted: no requirement was removed.
-fn tightened(old: &Value, new: &Value) -> bool {
+fn is_only_restricted(old: &Value, new: &Value) -> bool {
     let selector_kept = old["nodeSelector"]
         .as_object()
         .into_iter()

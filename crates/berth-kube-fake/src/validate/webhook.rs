@@ -18,11 +18,11 @@ pub(super) fn check(value: &Value, causes: &mut Vec<Cause>) {
         if !names.insert(name) {
             causes.push(Cause::duplicate(format!("{here}.name"), name));
         }
-        one(webhook, &here, causes);
+        check_webhook(webhook, &here, causes);
     }
 }
 
-fn one(webhook: &Value, here: &str, causes: &mut Vec<Cause>) {
+fn check_webhook(webhook: &Value, here: &str, causes: &mut Vec<Cause>) {
     let versions = &webhook["admissionReviewVersions"];
     if object::items(versions).next().is_none() {
         let text = "must specify one of v1, v1beta1";

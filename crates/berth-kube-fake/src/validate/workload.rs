@@ -6,7 +6,7 @@ use super::{label_selector, pod};
 use crate::failure::Cause;
 use crate::object;
 use crate::resource::Resource;
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 
 /// Deployments, replica sets and stateful sets.
 pub(super) fn check(_resource: &Resource, value: &Value, causes: &mut Vec<Cause>) {
@@ -16,7 +16,7 @@ pub(super) fn check(_resource: &Resource, value: &Value, causes: &mut Vec<Cause>
         causes.push(Cause::invalid("spec.replicas", &spec["replicas"], text));
     }
     label_selector(&spec["selector"], "spec.selector", causes);
-    match Labels::from_object(&spec["selector"]) {
+    match LabelSelector::from_object(&spec["selector"]) {
         None => causes.push(Cause::required("spec.selector", "")),
         Some(selector) if selector.is_empty() => {
             let text = "empty selector is invalid for deployment";

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 
 /// How long a test waits for something that must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client for the server.
 pub(crate) fn client(fake: &FakeApi) -> kube::Client {

@@ -89,7 +89,7 @@ impl Hook {
     fn configuration(&self, name: &str, more: &Value) -> Value {
         let mut webhook = json!({
             "name": format!("{name}.berth.dev"), "sideEffects": "NoneOnDryRun",
-            "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+            "admissionReviewVersions": ["v1"], "timeoutSeconds": 30,
             "clientConfig": {
                 "url": format!("https://{}/mutate", self.address), "caBundle": self.ca },
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
@@ -205,11 +205,13 @@ async fn failures_are_ignored_or_not_as_the_policy_says() {
     .await;
     let trusted = Hook::start(|_| json!({ "allowed": true })).await;
     for (name, hook) in [("uid", &wrong_uid), ("slow", &slow), ("patch", &bad_patch)] {
-        let ignore = hook.configuration(name, &json!({ "failurePolicy": "Ignore" }));
-        fake.create(ignore).await.unwrap();
+        let timeout_s = if name == "slow" { 1 } else { 30 };
+        let options =
+            |policy: &str| json!({ "failurePolicy": policy, "timeoutSeconds": timeout_s });
+        fake.create(hook.configuration(name, &options("Ignore"))).await.unwrap();
         fake.create(pod(name)).await.unwrap();
         fake.delete("MutatingWebhookConfiguration", "", name).await.unwrap();
-        fake.create(hook.configuration(name, &json!({ "failurePolicy": "Fail" }))).await.unwrap();
+        fake.create(hook.configuration(name, &options("Fail"))).await.unwrap();
         let refused = fake.create(pod(&format!("{name}-2"))).await.unwrap_err();
         assert_eq!((refused.code, refused.reason), (500, "InternalError"), "{refused}");
         assert!(refused.message.contains(&format!("failed calling webhook \"{name}.berth.dev\"")));

@@ -31,7 +31,7 @@ async fn bind_all(fake: &FakeApi) {
 
 /// Lets time pass, with a scheduler, until something holds.
 async fn scheduled(fake: &FakeApi, what: &str, holds: impl Fn() -> bool) {
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(30), async {
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), async {
         while !holds() {
             bind_all(fake).await;
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -26,11 +26,10 @@ impl Cluster {
         if known.is_some_and(|known| !known.deleted && known.node == node) {
             return;
         }
-        self.changed = true;
-        self.generation += 1;
         let name = Arc::clone(&node.name);
         let moved = known.is_none_or(|known| known.deleted || known.node.labels != node.labels);
         let was_there = known.is_some_and(|known| !known.deleted);
+        self.mark_changed();
         let old = self.nodes.index_of(&name);
         if let Some(old) = old.filter(|_| moved && was_there) {
             self.recount(old, CountChange::Remove);
@@ -44,7 +43,7 @@ impl Cluster {
         // A node's index in the columns depends on its zone, which may have changed.
         if let Some(old) = old.filter(|old| *old != index) {
             self.topologies.set_node(old, None);
-            self.nodes.relocate(old, index);
+            self.nodes.move_node(old, index);
             for uid in self.nodes.get(index).map(|it| it.pods.clone()).unwrap_or_default() {
                 self.pods.get_mut(&uid).into_iter().for_each(|it| it.assigned = Some(index));
             }
@@ -72,8 +71,7 @@ impl Cluster {
             }
         }
         // A domain may go with it, and with the domain a limit on the spreading of other pods.
-        self.changed = true;
-        self.generation += 1;
+        self.mark_changed();
         self.recount(index, CountChange::Remove);
         self.topologies.set_node(index, None);
         self.nodes.mark_deleted(index);
@@ -111,16 +109,14 @@ impl Cluster {
     /// Adds or updates a namespace and its labels.
     pub fn put_namespace(&mut self, name: &str, labels: &Labels) {
         if self.affinity.put_namespace(name, Some(labels), &self.topologies) {
-            self.changed = true;
-            self.generation += 1;
+            self.mark_changed();
         }
     }
 
     /// Deletes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
         if self.affinity.put_namespace(name, None, &self.topologies) {
-            self.changed = true;
-            self.generation += 1;
+            self.mark_changed();
         }
     }
 
@@ -194,8 +190,7 @@ impl Cluster {
                 self.nominations.remove(&node);
             }
         }
-        self.changed = true;
-        self.generation += 1;
+        self.mark_changed();
     }
 
     /// Nominates a node for a pod, replacing an earlier nomination.

@@ -13,13 +13,13 @@ use super::selector::Selector;
 
 /// What budgets say about the deletion of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowed<'a> {
+pub enum BudgetVerdict<'a> {
     /// No budget selects it.
-    Unbound,
+    NoBudget,
     /// This many such pods may be deleted, including this one.
-    Yes(i64),
+    Allowed(i64),
     /// This budget allows no disruption now.
-    No(&'a Key),
+    Violated(&'a Key),
 }
 
 #[derive(Clone, Debug)]
@@ -30,27 +30,27 @@ struct Budget {
     /// Disruptions allowed.
     allowed: i64,
     /// Terminating pods that `allowed` already accounts for.
-    going: BTreeSet<String>,
+    disrupted: BTreeSet<String>,
 }
 
 impl Budget {
     fn read(budget: &policy::PodDisruptionBudget) -> Self {
         let status = budget.status.as_ref();
         let selector = budget.spec.as_ref().and_then(|it| it.selector.as_ref());
-        let going = status.and_then(|it| it.disrupted_pods.as_ref()).into_iter().flatten();
+        let disrupted = status.and_then(|it| it.disrupted_pods.as_ref()).into_iter().flatten();
         Self {
             key: Key::of(&budget.metadata),
             selector: selector.map(Selector::read),
             // Before its controller has processed it, a budget allows no disruption.
             allowed: status.map_or(0, |it| i64::from(it.disruptions_allowed)),
-            going: going.map(|(name, _)| name.clone()).collect(),
+            disrupted: disrupted.map(|(name, _)| name.clone()).collect(),
         }
     }
 
     /// Whether the deletion of this pod counts against the budget.
     fn counts(&self, pod: &Pod) -> bool {
         self.selector.as_ref().is_some_and(|it| it.matches(&pod.labels))
-            && !self.going.contains(&*pod.key.name)
+            && !self.disrupted.contains(&*pod.key.name)
     }
 }
 
@@ -91,11 +91,11 @@ impl Budgets {
 
     /// Whether one pod may be deleted on its own.
     #[must_use]
-    pub fn allowed(&self, pod: &Pod) -> Allowed<'_> {
+    pub fn allowed(&self, pod: &Pod) -> BudgetVerdict<'_> {
         match self.of(pod).min_by_key(|it| it.allowed) {
-            None => Allowed::Unbound,
-            Some(it) if it.allowed <= 0 => Allowed::No(&it.key),
-            Some(it) => Allowed::Yes(it.allowed),
+            None => BudgetVerdict::NoBudget,
+            Some(it) if it.allowed <= 0 => BudgetVerdict::Violated(&it.key),
+            Some(it) => BudgetVerdict::Allowed(it.allowed),
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn victims_use_up_a_budget_in_their_order_and_the_rest_break_it() {
+    fn victims_use_up_a_budget_in_order_and_the_rest_violate_it() {
         let apps = json!({"matchLabels": {"app": "web"}});
         let mut budgets = of(&[budget("web", &apps, &allows(1))]);
         let other = pod("prod", "db", &json!({"app": "db"}));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_selector_is_for_all_of_the_namespace_and_none_for_nobody() {
+    fn an_empty_selector_selects_the_namespace_and_an_absent_one_nothing() {
         let (bare, anti_affinity) =
             (pod("prod", "bare", &json!({})), pod("test", "bare", &json!({})));
         let victims = [web("a"), bare, anti_affinity];
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_going_already_has_been_counted() {
+    fn a_pod_that_is_already_disrupted_is_not_counted_again() {
         let mut status = allows(1);
         status["disruptedPods"] = json!({"a": "2026-01-01T00:00:00Z"});
         let budgets = of(&[budget("web", &json!({"matchLabels": {"app": "web"}}), &status)]);
         assert_eq!(budgets.split(&[web("a"), web("b"), web("c")]), (vec![2], vec![0, 1]));
-        assert_eq!(budgets.allowed(&web("a")), Allowed::Unbound);
-        assert_eq!(budgets.allowed(&web("b")), Allowed::Yes(1));
+        assert_eq!(budgets.allowed(&web("a")), BudgetVerdict::NoBudget);
+        assert_eq!(budgets.allowed(&web("b")), BudgetVerdict::Allowed(1));
     }
 
     #[test]
@@ -195,13 +195,13 @@ mod tests {
         // The second violates one of them, and still counts against the other.
         let victims = [both("a"), both("b"), web("c")];
         assert_eq!(budgets.split(&victims), (vec![1, 2], vec![0]));
-        assert_eq!(budgets.allowed(&both("a")), Allowed::Yes(1));
+        assert_eq!(budgets.allowed(&both("a")), BudgetVerdict::Allowed(1));
     }
 
     #[test]
-    fn a_budget_that_nobody_has_looked_at_yet_allows_nothing() {
+    fn a_budget_without_a_status_allows_no_disruption() {
         let budgets = of(&[budget("web", &json!({}), &Value::Null)]);
-        assert_eq!(budgets.allowed(&web("a")), Allowed::No(&Key::new("prod", "web")));
+        assert_eq!(budgets.allowed(&web("a")), BudgetVerdict::Violated(&Key::new("prod", "web")));
         assert_eq!(budgets.split(&[web("a")]), (vec![0], vec![]));
     }
 }

@@ -11,7 +11,7 @@ use super::node_store::NodeStore;
 use super::pod::NodeRequirements;
 
 /// Entries that are kept; beyond this, all are dropped.
-const KEPT: usize = 512;
+const ENTRIES_MAX: usize = 512;
 
 /// The nodes that satisfy one set of requirements, resources and other pods aside.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,9 @@ impl EligibilityCache {
         requirements: &Arc<NodeRequirements>,
         nodes: &NodeStore,
     ) -> EligibleNodes<'_> {
-        if self.by_requirements.len() >= KEPT && !self.by_requirements.contains_key(requirements) {
+        if self.by_requirements.len() >= ENTRIES_MAX
+            && !self.by_requirements.contains_key(requirements)
+        {
             self.by_requirements.clear();
         }
         let set = self.by_requirements.entry(Arc::clone(requirements)).or_default();
@@ -93,6 +95,11 @@ impl EligibleSet {
     }
 }
 
+/// Whether the bit of a node is set.
+pub(super) fn has_bit(words: &[u64], index: usize) -> bool {
+    words.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+}
+
 /// A bit set by node index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeBits(Vec<u64>);
@@ -100,7 +107,7 @@ pub(super) struct NodeBits(Vec<u64>);
 impl NodeBits {
     /// The bit of a node.
     pub(super) fn get(&self, index: usize) -> bool {
-        self.0.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+        has_bit(&self.0, index)
     }
 
     /// Sets the bit of a node.

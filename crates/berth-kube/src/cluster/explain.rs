@@ -157,8 +157,7 @@ impl Cluster {
                 None
             }
             Err(CheckError::Removed { filter, code, evidence }) => {
-                let (rule, text) = (filter.into(), evidence.to_string());
-                Some(FilterFailure { rule, code, text, short: None })
+                Some(FilterFailure::new(filter, code, evidence.to_string()))
             }
             Ok(()) | Err(_) => None,
         }
@@ -193,12 +192,7 @@ impl Cluster {
         if pod.node.is_some() || entry.assigned.is_some() || pod.ended {
             return None;
         }
-        let because = |code: &'static str, text: String| FilterFailure {
-            rule: "pod".into(),
-            code,
-            text,
-            short: None,
-        };
+        let because = |code: &'static str, text: String| FilterFailure::new("pod", code, text);
         let ours = &self.settings.scheduler;
         if pod.scheduler != *ours {
             let text = format!(

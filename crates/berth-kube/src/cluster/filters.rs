@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::Cluster;
 use super::node::{Effect, untolerated};
 use super::node_store::{NodeEntry, is_cordon};
+use super::pod::Port;
 use super::pod_affinity::{SetId, TermId};
 use super::pod_store::PodEntry;
 use super::resources::{Resources, format_amount};
@@ -29,6 +30,13 @@ pub(super) struct FilterFailure {
     pub(super) short: Option<i64>,
 }
 
+impl FilterFailure {
+    /// A failure that is not a matter of amounts.
+    pub(super) fn new(rule: &str, code: &'static str, text: String) -> Self {
+        Self { rule: rule.into(), code, text, short: None }
+    }
+}
+
 /// A pod prepared for the filters.
 pub(super) struct PreparedPod<'a> {
     /// The pod.
@@ -41,10 +49,19 @@ pub(super) struct PreparedPod<'a> {
     pub(super) is_first_match: bool,
 }
 
-type Filter = fn(&Cluster, &PreparedPod<'_>, usize, &NodeEntry) -> Option<FilterFailure>;
+/// A pod and a node that may take it.
+#[derive(Clone, Copy)]
+struct NodeCheck<'a> {
+    cluster: &'a Cluster,
+    prepared: &'a PreparedPod<'a>,
+    index: usize,
+    entry: &'a NodeEntry,
+}
+
+type Filter = fn(NodeCheck<'_>) -> Option<FilterFailure>;
 
 /// Every filter, in order: node facts first, then other pods, then resources.
-pub(super) const FILTERS: [Filter; 10] = [
+const FILTERS: [Filter; 10] = [
     cordoned,
     taints,
     node_affinity,
@@ -66,7 +83,8 @@ pub(super) fn first_failure(
     let Some(entry) = cluster.nodes.get(index).filter(|entry| !entry.deleted) else {
         return failure("node", "node_gone", "the node was deleted".to_owned());
     };
-    FILTERS.iter().find_map(|rule| rule(cluster, prepared, index, entry))
+    let check = NodeCheck { cluster, prepared, index, entry };
+    FILTERS.iter().find_map(|filter| filter(check))
 }
 
 /// Every filter that rejects a node, in order.
@@ -76,11 +94,12 @@ pub(super) fn all_failures(
     index: usize,
 ) -> Vec<FilterFailure> {
     let Some(entry) = cluster.nodes.get(index) else { return Vec::new() };
-    FILTERS.iter().filter_map(|rule| rule(cluster, prepared, index, entry)).collect()
+    let check = NodeCheck { cluster, prepared, index, entry };
+    FILTERS.iter().filter_map(|filter| filter(check)).collect()
 }
 
 fn failure(rule: &str, code: &'static str, text: String) -> Option<FilterFailure> {
-    Some(FilterFailure { rule: rule.into(), code, text, short: None })
+    Some(FilterFailure::new(rule, code, text))
 }
 
 /// The domain of a node, for messages.
@@ -96,16 +115,11 @@ fn matching_pods(count: u32, entry: &NodeEntry, key: &str) -> String {
     format!("{count} matching pod{many} in {}", domain(entry, key))
 }
 
-fn hard(effect: Effect) -> bool {
+fn is_hard(effect: Effect) -> bool {
     effect != Effect::PreferNoSchedule
 }
 
-fn cordoned(
-    _: &Cluster,
-    prepared: &PreparedPod<'_>,
-    _: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
+fn cordoned(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<FilterFailure> {
     let tolerations = &prepared.entry.pod.node_requirements.tolerations;
     let taint = entry.taints.iter().find(|it| is_cordon(it))?;
     if tolerations.iter().any(|it| it.tolerates(taint)) {
@@ -114,27 +128,16 @@ fn cordoned(
     failure("cordoned", "node_cordoned", "the node is cordoned".to_owned())
 }
 
-fn taints(
-    _: &Cluster,
-    prepared: &PreparedPod<'_>,
-    _: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
-    let counts = |effect| hard(effect);
+fn taints(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<FilterFailure> {
     let tolerations = &prepared.entry.pod.node_requirements.tolerations;
     let others = entry.taints.iter().filter(|it| !is_cordon(it));
-    let taint = others.into_iter().find(|it| {
-        counts(it.effect) && untolerated(std::slice::from_ref(it), tolerations, counts).is_some()
-    })?;
+    let taint = others
+        .into_iter()
+        .find(|it| untolerated(std::slice::from_ref(it), tolerations, is_hard).is_some())?;
     failure("taints", "taint_not_tolerated", format!("taint {taint} is not tolerated"))
 }
 
-fn node_affinity(
-    _: &Cluster,
-    prepared: &PreparedPod<'_>,
-    _: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
+fn node_affinity(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<FilterFailure> {
     let (node_requirements, node) = (&prepared.entry.pod.node_requirements, &entry.node);
     let missing =
         node_requirements.labels.iter().find(|(key, value)| node.labels.get(key) != Some(value));
@@ -151,10 +154,7 @@ fn node_affinity(
 }
 
 fn others_anti_affinity(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
+    NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
     let set = cluster.affinity.set(prepared.entry.pod_terms.set)?;
     let terms = set.terms.iter().filter_map(|id| cluster.affinity.term(*id));
@@ -169,10 +169,7 @@ fn others_anti_affinity(
 }
 
 fn anti_affinity(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
+    NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
     for id in &prepared.entry.pod_terms.anti_affinity {
         let Some(term) = cluster.affinity.term(*id) else { continue };
@@ -186,12 +183,7 @@ fn anti_affinity(
     None
 }
 
-fn affinity(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
+fn affinity(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<FilterFailure> {
     for id in &prepared.entry.pod_terms.required_affinity {
         let Some(term) = cluster.affinity.term(*id) else { continue };
         let number = cluster.topologies.domain(term.topology, index);
@@ -208,12 +200,7 @@ fn affinity(
     None
 }
 
-fn spread(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
+fn spread(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<FilterFailure> {
     for constraint in prepared.spread.iter().filter(|it| it.hard) {
         let Some(spread) = cluster.spreads.get(constraint.id) else { continue };
         let number = cluster.topologies.domain(constraint.topology, index);
@@ -251,10 +238,7 @@ fn nominated_ahead<'a>(
 
 /// Pods nominated to the node count for affinity and spreading as if they were there.
 fn nominated(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
+    NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
     let mut others: Vec<&PodEntry> = nominated_ahead(cluster, prepared, index).collect();
     others.sort_unstable_by(|a, b| a.pod.key.cmp(&b.pod.key));
@@ -292,24 +276,23 @@ fn nominated(
     None
 }
 
+fn find_conflict<'a>(ports: &'a [Port], used: &[Port]) -> Option<&'a Port> {
+    ports.iter().find(|it| used.iter().any(|used| used.conflicts_with(it)))
+}
+
 /// Pod count, host ports and resources, including pods nominated to the node.
-fn load(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    index: usize,
-    entry: &NodeEntry,
-) -> Option<FilterFailure> {
+fn load(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<FilterFailure> {
     let pod = &prepared.entry.pod;
     let mut nominated: Option<(i64, Resources)> = None;
-    let mut clash = pod.ports.iter().find(|it| entry.ports.iter().any(|used| used.clashes(it)));
+    let mut conflict = find_conflict(&pod.ports, &entry.ports);
     for other in nominated_ahead(cluster, prepared, index) {
         let sum = nominated.get_or_insert_with(|| (0, entry.used.clone()));
         sum.0 += 1;
         sum.1.add(&other.requested, 1);
-        let clashes = || pod.ports.iter().find(|it| other.pod.ports.iter().any(|p| p.clashes(it)));
-        clash = clash.or_else(clashes);
+        let theirs = &other.pod.ports;
+        conflict = conflict.or_else(|| find_conflict(&pod.ports, theirs));
     }
-    if let Some(port) = clash {
+    if let Some(port) = conflict {
         let text = format!("host port {}/{} is in use", port.port, port.protocol);
         return failure("host-ports", "host_port_in_use", text);
     }
@@ -337,10 +320,7 @@ fn load(
 }
 
 fn volume_filters(
-    cluster: &Cluster,
-    prepared: &PreparedPod<'_>,
-    _: usize,
-    entry: &NodeEntry,
+    NodeCheck { cluster, prepared, entry, .. }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
     let why = cluster.volumes.check(&prepared.volumes, &entry.node).err()?;
     failure("volumes", why.code, why.text)

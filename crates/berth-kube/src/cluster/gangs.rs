@@ -9,7 +9,7 @@ use super::filters::FilterFailure;
 use super::outcome::{GangOutcome, Refusal, Reservation};
 use super::pod::{Key, Pod};
 use super::pod_store::PodEntry;
-use super::scheduling::NoNode;
+use super::scheduling::SchedulingFailure;
 
 impl Cluster {
     /// Reserves nodes for all pending pods of a gang, or for none.
@@ -87,8 +87,8 @@ impl Cluster {
                         // What was accepted a moment ago is not available: none is placed.
                         None => return Err(Box::new(self.build_refusal(&pod.uid, now))),
                     },
-                    Err(NoNode::NodesRejected) => again.push(Arc::clone(pod)),
-                    Err(NoNode::PodRejected(failure)) => {
+                    Err(SchedulingFailure::NodesRejected) => again.push(Arc::clone(pod)),
+                    Err(SchedulingFailure::PodRejected(failure)) => {
                         return Err(Box::new(self.refuse_pod(&pod.uid, &failure)));
                     }
                 }
@@ -117,8 +117,7 @@ fn size<'a>(members: &[&'a PodEntry]) -> Result<usize, (&'a Pod, FilterFailure)>
     for entry in members {
         let Some(gang) = &entry.pod.gang else { continue };
         let wrong = |text: String| {
-            let (rule, code) = ("gang".into(), "gang_size_invalid");
-            Err((&*entry.pod, FilterFailure { rule, code, text, short: None }))
+            Err((&*entry.pod, FilterFailure::new("gang", "gang_size_invalid", text)))
         };
         match (&gang.size, size) {
             (Err(found), _) => {

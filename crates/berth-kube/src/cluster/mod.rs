@@ -129,6 +129,11 @@ impl Cluster {
     pub fn set_policy(&mut self, policy: Policy) {
         self.engine.set_policy(policy.clone());
         self.settings.policy = policy;
+        self.mark_changed();
+    }
+
+    /// Records a change that may make an unschedulable pod schedulable.
+    fn mark_changed(&mut self) {
         self.changed = true;
         self.generation += 1;
     }

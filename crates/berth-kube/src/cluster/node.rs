@@ -63,7 +63,7 @@ impl Node {
         let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
         // Older nodes report only the capacity.
         let stated = status.and_then(|it| it.allocatable.as_ref().or(it.capacity.as_ref()));
-        let pods = |stated: &ResourceList| stated.get("pods").and_then(quantity::whole);
+        let pods = |stated: &ResourceList| stated.get("pods").and_then(quantity::to_units);
         let images = status.and_then(|it| it.images.as_ref()).into_iter().flatten();
         Self {
             name: node.metadata.name.as_deref().unwrap_or_default().into(),

@@ -129,7 +129,7 @@ impl NodeStore {
     }
 
     /// Moves a node to another index, which is free.
-    pub(super) fn relocate(&mut self, from: usize, to: usize) {
+    pub(super) fn move_node(&mut self, from: usize, to: usize) {
         let Some(entry) = self.all.get_mut(from).and_then(Option::take) else { return };
         if to >= self.all.len() {
             self.all.resize(to + 1, None);
@@ -173,9 +173,9 @@ impl NodeStore {
     }
 
     fn record_change(&mut self, index: usize) {
-        const KEPT: usize = 1 << 17;
-        if self.changes.len() >= KEPT {
-            self.changes.drain(..KEPT / 2);
+        const CHANGES_MAX: usize = 1 << 17;
+        if self.changes.len() >= CHANGES_MAX {
+            self.changes.drain(..CHANGES_MAX / 2);
         }
         self.changes.push(index);
         self.version += 1;

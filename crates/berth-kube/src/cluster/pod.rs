@@ -129,7 +129,7 @@ pub struct Port {
 impl Port {
     /// Whether two pods with these ports cannot share a node.
     #[must_use]
-    pub fn clashes(&self, other: &Self) -> bool {
+    pub fn conflicts_with(&self, other: &Self) -> bool {
         const ANY: &str = "0.0.0.0";
         self.port == other.port
             && self.protocol == other.protocol
@@ -265,6 +265,13 @@ impl Pod {
         !self.ended
     }
 
+    /// Namespace and name of its gang.
+    #[must_use]
+    pub fn gang_key(&self) -> Option<Key> {
+        let gang = self.gang.as_ref()?;
+        Some(Key { namespace: Arc::clone(&self.key.namespace), name: Arc::clone(&gang.name) })
+    }
+
     /// Whether everything is the same that the filters look at.
     #[must_use]
     pub fn same_filter_fields(&self, other: &Self) -> bool {
@@ -318,25 +325,26 @@ fn preferred_nodes(affinity: Option<&core::Affinity>) -> Vec<(i64, Term)> {
     terms.map(|it| (i64::from(it.weight), Term::read(&it.preference))).collect()
 }
 
-type AffinityIndex = (Vec<PodTerm>, Vec<PodTerm>, Vec<(i64, PodTerm)>);
+/// Required affinity, required anti-affinity, and preferences by weight.
+type AffinityTerms = (Vec<PodTerm>, Vec<PodTerm>, Vec<(i64, PodTerm)>);
 
-fn pod_terms(affinity: Option<&core::Affinity>, namespace: &str, own: &Labels) -> AffinityIndex {
+fn pod_terms(affinity: Option<&core::Affinity>, namespace: &str, own: &Labels) -> AffinityTerms {
     let read = |term: &core::PodAffinityTerm| read_term(term, namespace, own);
     let (mut required_affinity, mut anti_affinity, mut preferred_affinity) =
         (Vec::new(), Vec::new(), Vec::new());
     if let Some(found) = affinity.and_then(|it| it.pod_affinity.as_ref()) {
         let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
         required_affinity.extend(required.map(read));
-        let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        let preferred = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
         preferred_affinity
-            .extend(wished.map(|it| (i64::from(it.weight), read(&it.pod_affinity_term))));
+            .extend(preferred.map(|it| (i64::from(it.weight), read(&it.pod_affinity_term))));
     }
     if let Some(found) = affinity.and_then(|it| it.pod_anti_affinity.as_ref()) {
         let required = found.required_during_scheduling_ignored_during_execution.iter().flatten();
         anti_affinity.extend(required.map(read));
-        let wished = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        let preferred = found.preferred_during_scheduling_ignored_during_execution.iter().flatten();
         preferred_affinity
-            .extend(wished.map(|it| (-i64::from(it.weight), read(&it.pod_affinity_term))));
+            .extend(preferred.map(|it| (-i64::from(it.weight), read(&it.pod_affinity_term))));
     }
     (required_affinity, anti_affinity, preferred_affinity)
 }

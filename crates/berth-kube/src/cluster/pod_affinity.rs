@@ -18,12 +18,12 @@ pub(super) type TermId = usize;
 pub(super) type SetId = usize;
 
 /// Namespaces, and pods in them; an absent selector matches none.
-type Part = (Namespaces, Option<Selector>);
+type PodScope = (Namespaces, Option<Selector>);
 
 /// What makes a term distinct: all parts must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct TermKey {
-    parts: Vec<Part>,
+    parts: Vec<PodScope>,
     topology: TopologyId,
 }
 
@@ -131,7 +131,7 @@ impl AffinityIndex {
             pod.required_affinity.iter().filter(|term| seen.insert(term.topology.as_str()));
         let required_affinity =
             required_affinity.map(|term| (all.clone(), &term.topology)).collect::<Vec<_>>();
-        let mut keep = |parts: Vec<Part>, topology: &str| {
+        let mut keep = |parts: Vec<PodScope>, topology: &str| {
             let key = TermKey { parts, topology: topologies.id_of(topology) };
             self.acquire_term(key, topologies)
         };

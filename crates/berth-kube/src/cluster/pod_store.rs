@@ -91,7 +91,7 @@ impl PodStore {
     /// Adds a pod.
     pub(super) fn insert(&mut self, entry: PodEntry) {
         self.by_key.insert(entry.pod.key.clone(), Arc::clone(&entry.pod.uid));
-        if let Some(key) = gang_of(&entry.pod) {
+        if let Some(key) = entry.pod.gang_key() {
             self.gangs.entry(key).or_default().push(Arc::clone(&entry.pod.uid));
         }
         self.all.insert(Arc::clone(&entry.pod.uid), entry);
@@ -100,7 +100,7 @@ impl PodStore {
     /// Removes a pod.
     pub(super) fn remove(&mut self, uid: &str) -> Option<PodEntry> {
         let entry = self.all.remove(uid)?;
-        if let Some(key) = gang_of(&entry.pod)
+        if let Some(key) = entry.pod.gang_key()
             && let Some(members) = self.gangs.get_mut(&key)
         {
             members.retain(|it| **it != *uid);
@@ -127,11 +127,6 @@ impl PodStore {
     pub(super) fn take_orphans(&mut self, node: &str) -> Vec<Arc<str>> {
         self.orphans.remove(node).unwrap_or_default()
     }
-}
-
-fn gang_of(pod: &Pod) -> Option<Key> {
-    let gang = pod.gang.as_ref()?;
-    Some(Key { namespace: Arc::clone(&pod.key.namespace), name: Arc::clone(&gang.name) })
 }
 
 impl PodEntry {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 
 use super::Cluster;
+use super::eligibility::has_bit;
 use super::filters::first_failure;
 use super::outcome::{Outcome, Preemption, Victim};
 use super::pod::{Key, Pod};
@@ -113,11 +114,8 @@ impl Cluster {
     fn nodes_with_victims(&mut self, entry: &PodEntry) -> Vec<usize> {
         let eligible =
             self.eligibility.get(&entry.pod.node_requirements, &self.nodes).words.to_vec();
-        let is_eligible = |index: &usize| {
-            eligible.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
-        };
         let mut found = Vec::new();
-        for (index, node) in self.nodes.present().filter(|(index, _)| is_eligible(index)) {
+        for (index, node) in self.nodes.present().filter(|(index, _)| has_bit(&eligible, *index)) {
             let mut used = node.used.clone();
             let mut highest = None;
             for other in node.pods.iter().filter_map(|uid| self.pods.get(uid)) {

@@ -2,11 +2,14 @@
 //!
 //! Integers only. Requests round up, to whole units or to thousandths, as the API server does; values
 //! out of range saturate.
+//!
+//! Separate from `berth_api::units`: the rules are those of Kubernetes, where a bare number of memory is
+//! bytes, units are case-sensitive, `m` is a thousandth of anything, and exponents are allowed.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// A number with its powers of ten and two.
-struct Parsed {
+struct ParsedQuantity {
     digits: i128,
     tens: i32,
     twos: u32,
@@ -14,24 +17,24 @@ struct Parsed {
 
 /// A quantity in whole units, rounded up; absent if it is invalid.
 #[must_use]
-pub fn whole(quantity: &Quantity) -> Option<i64> {
-    parse(&quantity.0).map(|parsed| scaled(&parsed, 0))
+pub fn to_units(quantity: &Quantity) -> Option<i64> {
+    parse(&quantity.0).map(|parsed| scale_rounding_up(&parsed, 0))
 }
 
 /// A quantity in thousandths, rounded up; absent if it is invalid.
 #[must_use]
-pub fn milli(quantity: &Quantity) -> Option<i64> {
-    parse(&quantity.0).map(|parsed| scaled(&parsed, 3))
+pub fn to_milli(quantity: &Quantity) -> Option<i64> {
+    parse(&quantity.0).map(|parsed| scale_rounding_up(&parsed, 3))
 }
 
-fn parse(text: &str) -> Option<Parsed> {
+fn parse(text: &str) -> Option<ParsedQuantity> {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')));
     // The sign of an exponent comes after its letter.
     let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
     let (digits, places) = decimal(number)?;
     let (tens, twos) = unit(suffix)?;
-    Some(Parsed { digits, tens: tens - places, twos })
+    Some(ParsedQuantity { digits, tens: tens - places, twos })
 }
 
 /// The digits of a decimal number, and how many of them are behind the point.
@@ -78,7 +81,7 @@ fn unit(suffix: &str) -> Option<(i32, u32)> {
 }
 
 /// The value times ten to the power of `more`, rounded up.
-fn scaled(parsed: &Parsed, more: i32) -> i64 {
+fn scale_rounding_up(parsed: &ParsedQuantity, more: i32) -> i64 {
     let twice = parsed.digits.saturating_mul(1_i128 << parsed.twos);
     let tens = parsed.tens + more;
     let ten = |power: i32| 10_i128.saturating_pow(power.unsigned_abs());
@@ -94,7 +97,7 @@ fn scaled(parsed: &Parsed, more: i32) -> i64 {
 
 /// Bytes formatted for people, in the largest unit that gives at least 1.
 #[must_use]
-pub fn bytes(value: i64) -> String {
+pub fn format_bytes(value: i64) -> String {
     const UNITS: [(&str, u64); 4] =
         [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
     let (sign, size) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
@@ -110,7 +113,7 @@ pub fn bytes(value: i64) -> String {
 
 /// Millicores formatted for people.
 #[must_use]
-pub fn cpus(milli: i64) -> String {
+pub fn format_cpus(milli: i64) -> String {
     if milli % 1000 == 0 { format!("{}", milli / 1000) } else { format!("{milli}m") }
 }
 
@@ -145,21 +148,21 @@ mod tests {
             ("12e-1", 2, 1200),
         ];
         for (text, units, thousandths) in cases {
-            assert_eq!(whole(&quantity(text)), Some(units), "{text}");
-            assert_eq!(milli(&quantity(text)), Some(thousandths), "{text}");
+            assert_eq!(to_units(&quantity(text)), Some(units), "{text}");
+            assert_eq!(to_milli(&quantity(text)), Some(thousandths), "{text}");
         }
         for text in ["", "Gi", "1GiB", "1 Gi", "1.2.3", "abc", "1e", "1e99", "--1"] {
-            assert_eq!(whole(&quantity(text)), None, "{text}");
+            assert_eq!(to_units(&quantity(text)), None, "{text}");
         }
     }
 
     #[test]
     fn amounts_are_written_for_people() {
-        assert_eq!(bytes(512), "512");
-        assert_eq!(bytes(1 << 30), "1Gi");
-        assert_eq!(bytes((1 << 30) + (1 << 29)), "1.50Gi");
-        assert_eq!(bytes(-(1 << 20)), "-1Mi");
-        assert_eq!(cpus(1500), "1500m");
-        assert_eq!(cpus(4000), "4");
+        assert_eq!(format_bytes(512), "512");
+        assert_eq!(format_bytes(1 << 30), "1Gi");
+        assert_eq!(format_bytes((1 << 30) + (1 << 29)), "1.50Gi");
+        assert_eq!(format_bytes(-(1 << 20)), "-1Mi");
+        assert_eq!(format_cpus(1500), "1500m");
+        assert_eq!(format_cpus(4000), "4");
     }
 }

@@ -33,12 +33,14 @@ impl Resources {
         let mut read = Self::default();
         for (name, amount) in stated {
             match name.as_str() {
-                "cpu" => read.cpu_milli = quantity::milli(amount).unwrap_or(0),
-                "memory" => read.memory = quantity::whole(amount).unwrap_or(0),
-                "ephemeral-storage" => read.storage = quantity::whole(amount).unwrap_or(0),
+                "cpu" => read.cpu_milli = quantity::to_milli(amount).unwrap_or(0),
+                "memory" => read.memory = quantity::to_units(amount).unwrap_or(0),
+                "ephemeral-storage" => read.storage = quantity::to_units(amount).unwrap_or(0),
                 "pods" => {}
                 // The map is ordered by name.
-                _ => read.others.push((name.as_str().into(), quantity::whole(amount).unwrap_or(0))),
+                _ => read
+                    .others
+                    .push((name.as_str().into(), quantity::to_units(amount).unwrap_or(0))),
             }
         }
         read
@@ -46,7 +48,7 @@ impl Resources {
 
     /// The amount of an extended resource.
     #[must_use]
-    pub fn other(&self, name: &str) -> i64 {
+    pub fn extended(&self, name: &str) -> i64 {
         let index = self.others.binary_search_by(|(it, _)| (**it).cmp(name));
         index.ok().and_then(|index| self.others.get(index)).map_or(0, |it| it.1)
     }
@@ -95,7 +97,7 @@ impl Resources {
             }
         }
         for (name, requested) in &self.others {
-            let (used, capacity) = (used.other(name), capacity.other(name));
+            let (used, capacity) = (used.extended(name), capacity.extended(name));
             if !fits(*requested, used, capacity) {
                 return Some((name, capacity - used, *requested));
             }
@@ -108,9 +110,9 @@ impl Resources {
 #[must_use]
 pub fn format_amount(resource: &str, amount: i64) -> String {
     match resource {
-        "cpu" => quantity::cpus(amount),
-        "memory" | "ephemeral-storage" => quantity::bytes(amount),
-        name if name.starts_with("hugepages-") => quantity::bytes(amount),
+        "cpu" => quantity::format_cpus(amount),
+        "memory" | "ephemeral-storage" => quantity::format_bytes(amount),
+        name if name.starts_with("hugepages-") => quantity::format_bytes(amount),
         _ => amount.to_string(),
     }
 }
@@ -272,7 +274,7 @@ mod tests {
         ]}))?;
         let found = pod_requests(&with);
         assert_eq!(
-            (found.resources.cpu_milli, found.resources.other("example.com/gpu")),
+            (found.resources.cpu_milli, found.resources.extended("example.com/gpu")),
             (1000, 2)
         );
         assert_eq!(found.undeclared, None);

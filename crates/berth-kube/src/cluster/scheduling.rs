@@ -10,6 +10,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 
 use super::cache::reservation;
+use super::eligibility::has_bit;
 use super::filters::{FilterFailure, PreparedPod, first_failure};
 use super::outcome::{Outcome, Reservation, VolumePlan};
 use super::pod_affinity::AffinityIndex;
@@ -43,7 +44,7 @@ impl ScoredNode {
 }
 
 /// Why there is no node for a pod.
-pub(super) enum NoNode {
+pub(super) enum SchedulingFailure {
     /// For a reason that does not depend on nodes.
     PodRejected(FilterFailure),
     /// Every node was rejected.
@@ -61,10 +62,10 @@ impl Cluster {
                 Some(reservation) => Outcome::Reserved(Box::new(reservation)),
                 None => Outcome::NotPending,
             },
-            Err(NoNode::PodRejected(failure)) => {
+            Err(SchedulingFailure::PodRejected(failure)) => {
                 Outcome::Refused(Box::new(self.refuse_pod(&uid, &failure)))
             }
-            Err(NoNode::NodesRejected) => self.preempt(&uid, now),
+            Err(SchedulingFailure::NodesRejected) => self.preempt(&uid, now),
         }
     }
 
@@ -93,9 +94,15 @@ impl Cluster {
     }
 
     /// The best node for a pod. Reserves nothing.
-    pub(super) fn choose_node(&mut self, uid: &str, now: Timestamp) -> Result<usize, NoNode> {
-        let Some(entry) = self.pods.get(uid).cloned() else { return Err(NoNode::NodesRejected) };
-        let prepared = self.prepare_pod(&entry).map_err(NoNode::PodRejected)?;
+    pub(super) fn choose_node(
+        &mut self,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<usize, SchedulingFailure> {
+        let Some(entry) = self.pods.get(uid).cloned() else {
+            return Err(SchedulingFailure::NodesRejected);
+        };
+        let prepared = self.prepare_pod(&entry).map_err(SchedulingFailure::PodRejected)?;
         if let Some(index) = self.choose_node_fast(&prepared, now) {
             return Ok(index);
         }
@@ -110,7 +117,7 @@ impl Cluster {
         let hard = entry.pod.spread.iter().any(|it| it.hard);
         self.waits_for_others |=
             chosen.is_none() && (hard || !entry.pod.required_affinity.is_empty());
-        chosen.ok_or(NoNode::NodesRejected)
+        chosen.ok_or(SchedulingFailure::NodesRejected)
     }
 
     /// The best node for a pod without affinity and preferences, which most pods are: the same result
@@ -132,14 +139,19 @@ impl Cluster {
             return None;
         }
         let mut best: Option<ScoredNode> = None;
-        let see = |index: usize, total: i32, rank: u32| {
+        let consider = |index: usize, total: i32, rank: u32| {
             let found = ScoredNode { index, total: i64::from(total), rank };
             if best.is_none_or(|best| best.order() < found.order()) {
                 best = Some(found);
             }
         };
         self.engine
-            .for_each_candidate(&engine_types::instance_request(entry), now, eligible.words, see)
+            .for_each_candidate(
+                &engine_types::instance_request(entry),
+                now,
+                eligible.words,
+                consider,
+            )
             .ok()?;
         best.map(|best| best.index).filter(|index| first_failure(self, prepared, *index).is_none())
     }
@@ -189,22 +201,21 @@ impl Cluster {
         {
             let text = format!(
                 "container {container} declares neither a request nor a limit for {what}, and this \
-                                 scheduler is configured to refuse such pods"
+                 scheduler is configured to refuse such pods"
             );
-            let (rule, code) = ("requests".into(), "requests_missing");
-            return Err(FilterFailure { rule, code, text, short: None });
+            return Err(FilterFailure::new("requests", "requests_missing", text));
         }
         if let Some(claim) = &pod.device_claim {
             let text = format!(
                 "it has resource claim {claim:?}, and this scheduler does not allocate devices; use \
-                                 another schedulerName for such pods"
+                 another schedulerName for such pods"
             );
-            let (rule, code) = ("resource-claims".into(), "resource_claims_unsupported");
-            return Err(FilterFailure { rule, code, text, short: None });
+            let code = "resource_claims_unsupported";
+            return Err(FilterFailure::new("resource-claims", code, text));
         }
         let volumes = self.volumes.prepare(pod).map_err(|why| {
             let text = format!("{}; {}", why.text, why.help);
-            FilterFailure { rule: "volumes".into(), code: why.code, text, short: None }
+            FilterFailure::new("volumes", why.code, text)
         })?;
         let spread = if pod.spread.is_empty() {
             Vec::new()
@@ -230,11 +241,11 @@ impl Cluster {
         found.clear();
         let eligible = self.eligibility.get(&prepared.entry.pod.node_requirements, &self.nodes);
         let request = engine_types::instance_request(prepared.entry);
-        let see = |index: usize, total: i32, rank: u32| {
+        let consider = |index: usize, total: i32, rank: u32| {
             found.push(ScoredNode { index, total: i64::from(total), rank });
         };
         // A request that is invalid for the engine has no candidates.
-        let _ = self.engine.for_each_candidate(&request, now, eligible.words, see);
+        let _ = self.engine.for_each_candidate(&request, now, eligible.words, consider);
         self.retain_by_affinity(prepared, found);
         if !prepared.volumes.is_empty() {
             let fits = |it: &ScoredNode| {
@@ -258,9 +269,7 @@ impl Cluster {
             return;
         }
         let eligible = self.eligibility.get(node_requirements, &self.nodes).words;
-        let is_eligible =
-            |index: usize| eligible.get(index / 64).is_some_and(|it| it >> (index % 64) & 1 == 1);
-        for (index, node) in self.nodes.present().filter(|(index, _)| is_eligible(*index)) {
+        for (index, node) in self.nodes.present().filter(|(index, _)| has_bit(eligible, *index)) {
             let overfull = node.used.memory > node.node.allocatable.memory;
             if overfull && !found.iter().any(|it| it.index == index) {
                 let rank = u32::try_from(index).unwrap_or(u32::MAX);
@@ -312,9 +321,9 @@ impl Cluster {
             let raw = |index: usize| {
                 let Some(entry) = self.nodes.get(index) else { return 0 };
                 let (name, labels) = (&entry.node.name, &entry.node.labels);
-                let liked =
+                let preferred =
                     pod.preferred_nodes.iter().filter(|(_, term)| term.matches(name, labels));
-                liked.map(|(weight, _)| weight).sum()
+                preferred.map(|(weight, _)| weight).sum()
             };
             add_scaled(found, PREFERENCE_SCORE, raw);
         }
@@ -358,9 +367,9 @@ fn is_first_match(entry: &PodEntry, terms: &AffinityIndex) -> bool {
 }
 
 /// A preference: the topology, the counts per domain, and the weight of one.
-type Preference<'a> = (usize, Counts<'a>, i64);
+type Preference<'a> = (usize, PreferenceCounts<'a>, i64);
 
-enum Counts<'a> {
+enum PreferenceCounts<'a> {
     Pods(&'a [u32]),
     Weights(&'a [i64]),
 }
@@ -369,12 +378,12 @@ enum Counts<'a> {
 fn preferred_affinity<'a>(entry: &PodEntry, terms: &'a AffinityIndex) -> Vec<Preference<'a>> {
     let own = entry.pod_terms.preferred_affinity.iter().filter_map(|(weight, id)| {
         let term = terms.term(*id).filter(|term| term.total > 0)?;
-        Some((term.topology, Counts::Pods(&term.matching), *weight))
+        Some((term.topology, PreferenceCounts::Pods(&term.matching), *weight))
     });
     let set = terms.set(entry.pod_terms.set);
     let others = set.into_iter().flat_map(|set| &set.terms).filter_map(|id| {
         let term = terms.term(*id).filter(|term| term.preferring > 0)?;
-        Some((term.topology, Counts::Weights(&term.preference), 1))
+        Some((term.topology, PreferenceCounts::Weights(&term.preference), 1))
     });
     own.chain(others).collect()
 }
@@ -390,8 +399,8 @@ fn sum_preferences(
         if domain != NO_DOMAIN {
             sum += weight
                 * match counts {
-                    Counts::Pods(counts) => i64::from(count_in(counts, domain)),
-                    Counts::Weights(counts) => count_in(counts, domain),
+                    PreferenceCounts::Pods(counts) => i64::from(count_in(counts, domain)),
+                    PreferenceCounts::Weights(counts) => count_in(counts, domain),
                 };
         }
     }

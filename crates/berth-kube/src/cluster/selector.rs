@@ -37,7 +37,7 @@ pub enum Condition {
 }
 
 impl Requirement {
-    fn holds(&self, value: Option<&str>) -> bool {
+    fn is_met_by(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.condition {
             Condition::In(values) => value.is_some_and(|value| values.iter().any(|it| it == value)),
@@ -92,7 +92,7 @@ impl Selector {
     /// Whether labels match.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|it| it.holds(labels.get(&it.key).map(String::as_str)))
+        self.0.iter().all(|it| it.is_met_by(labels.get(&it.key).map(String::as_str)))
     }
 
     /// Adds the requirement that a key has this value.
@@ -142,7 +142,9 @@ impl Term {
     #[must_use]
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         let empty = self.labels.0.is_empty() && self.names.is_empty();
-        !empty && self.labels.matches(labels) && self.names.iter().all(|it| it.holds(Some(name)))
+        !empty
+            && self.labels.matches(labels)
+            && self.names.iter().all(|it| it.is_met_by(Some(name)))
     }
 }
 

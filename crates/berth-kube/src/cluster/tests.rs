@@ -8,13 +8,13 @@ use super::outcome::{GangOutcome, Outcome, Reservation};
 use super::pod::Key;
 use super::{Cluster, MissingRequests, PodState, Settings};
 
-type Tested = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const NOW: Timestamp = Timestamp(1000);
 
-struct World(Cluster);
+struct TestCluster(Cluster);
 
-impl World {
+impl TestCluster {
     fn new(nodes: &[Value]) -> Result<Self, Box<dyn std::error::Error>> {
         let policy = Policy::builtin("balanced")?;
         let settings =
@@ -26,7 +26,7 @@ impl World {
         Ok(world)
     }
 
-    fn node(&mut self, node: &Value) -> Tested {
+    fn node(&mut self, node: &Value) -> TestResult {
         self.0.put_node(&serde_json::from_value(node.clone())?);
         Ok(())
     }
@@ -71,8 +71,8 @@ fn bound(mut pod: Value, node: &str) -> Value {
 }
 
 #[test]
-fn a_node_is_filled_to_the_last_byte_and_the_refusal_has_both_numbers() -> Tested {
-    let mut world = World::new(&[node("a", "2", "1G")])?;
+fn a_node_is_filled_to_the_last_byte_and_the_refusal_has_both_numbers() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "2", "1G")])?;
     world.reserved(&pod("p1", "1", "500M"))?;
     world.reserved(&pod("p2", "500m", "500M"))?;
     let Outcome::Refused(refusal) = world.schedule(&pod("p3", "100m", "1"))? else {
@@ -87,8 +87,8 @@ fn a_node_is_filled_to_the_last_byte_and_the_refusal_has_both_numbers() -> Teste
 }
 
 #[test]
-fn pods_that_others_bound_count_and_give_back_when_they_end() -> Tested {
-    let mut world = World::new(&[node("a", "1", "1Gi")])?;
+fn pods_bound_by_others_are_accounted_until_they_end() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "1", "1Gi")])?;
     let mut other = bound(pod("other", "800m", "100Mi"), "a");
     other["spec"]["schedulerName"] = "default-scheduler".into();
     assert_eq!(world.pod(&other)?, PodState::Bound);
@@ -101,8 +101,8 @@ fn pods_that_others_bound_count_and_give_back_when_they_end() -> Tested {
 }
 
 #[test]
-fn a_reservation_becomes_a_binding_and_one_that_is_given_up_leaves_nothing() -> Tested {
-    let mut world = World::new(&[node("a", "1", "1Gi")])?;
+fn a_reservation_becomes_a_binding_and_an_unreserved_one_leaves_nothing() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "1", "1Gi")])?;
     let first = pod("p1", "1", "1Gi");
     world.reserved(&first)?;
     assert_eq!(world.schedule(&first)?, Outcome::NotPending, "it is reserved already");
@@ -118,13 +118,13 @@ fn a_reservation_becomes_a_binding_and_one_that_is_given_up_leaves_nothing() -> 
 }
 
 #[test]
-fn a_node_that_moves_to_another_zone_keeps_its_pods_and_is_counted_there() -> Tested {
+fn a_node_that_moves_to_another_zone_keeps_its_pods_and_is_counted_there() -> TestResult {
     let with_zone = |name: &str, zone: &str| {
         let mut node = node(name, "4", "8Gi");
         node["metadata"]["labels"]["topology.kubernetes.io/zone"] = zone.into();
         node
     };
-    let mut world = World::new(&[with_zone("a", "x"), with_zone("b", "y")])?;
+    let mut world = TestCluster::new(&[with_zone("a", "x"), with_zone("b", "y")])?;
     world.pod(&bound(pod("there", "1", "1Gi"), "a"))?;
     let mut apart = pod("apart", "1", "1Gi");
     apart["spec"]["affinity"] = json!({"podAntiAffinity": {
@@ -143,8 +143,8 @@ fn a_node_that_moves_to_another_zone_keeps_its_pods_and_is_counted_there() -> Te
 }
 
 #[test]
-fn a_gang_is_placed_as_a_whole_or_leaves_no_trace() -> Tested {
-    let mut world = World::new(&[node("a", "2", "8Gi")])?;
+fn a_gang_is_placed_as_a_whole_or_leaves_no_trace() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "2", "8Gi")])?;
     let member = |name: &str| {
         let mut member = pod(name, "1", "1Gi");
         member["metadata"]["labels"]["berth.dev/gang"] = "train".into();
@@ -171,8 +171,8 @@ fn a_gang_is_placed_as_a_whole_or_leaves_no_trace() -> Tested {
 }
 
 #[test]
-fn the_least_important_pod_makes_room_and_the_node_is_promised() -> Tested {
-    let mut world = World::new(&[node("a", "2", "8Gi"), node("b", "2", "8Gi")])?;
+fn the_least_important_pod_is_preempted_and_the_node_nominated() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "2", "8Gi"), node("b", "2", "8Gi")])?;
     let with = |name: &str, priority: i32| {
         let mut pod = pod(name, "2", "1Gi");
         pod["spec"]["priority"] = priority.into();
@@ -195,8 +195,8 @@ fn the_least_important_pod_makes_room_and_the_node_is_promised() -> Tested {
 }
 
 #[test]
-fn a_claim_that_waits_for_its_first_consumer_is_provisioned_on_the_chosen_node() -> Tested {
-    let mut world = World::new(&[node("a", "2", "8Gi")])?;
+fn a_claim_that_waits_for_its_first_consumer_is_provisioned_on_the_chosen_node() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "2", "8Gi")])?;
     let volumes = world.0.volumes();
     volumes.put_class(&serde_json::from_value(json!({
         "metadata": {"name": "fast"}, "provisioner": "csi.example.dev",
@@ -217,8 +217,8 @@ fn a_claim_that_waits_for_its_first_consumer_is_provisioned_on_the_chosen_node()
 }
 
 #[test]
-fn a_machine_that_was_found_counts_in_full_until_its_agent_speaks() -> Tested {
-    let mut world = World::new(&[node("a", "4", "16Gi")])?;
+fn a_virtual_machine_is_charged_its_maximum_until_its_agent_requests_a_permit() -> TestResult {
+    let mut world = TestCluster::new(&[node("a", "4", "16Gi")])?;
     let mut runner = bound(pod("runner", "100m", "64Mi"), "a");
     runner["metadata"]["labels"]["vm.neon.tech/name"] = "vm".into();
     world.pod(&runner)?;
@@ -246,10 +246,10 @@ fn a_machine_that_was_found_counts_in_full_until_its_agent_speaks() -> Tested {
 }
 
 #[test]
-fn an_explanation_has_every_node_and_changes_nothing() -> Tested {
+fn an_explanation_has_every_node_and_changes_nothing() -> TestResult {
     let mut cordoned = node("b", "4", "8Gi");
     cordoned["spec"] = json!({"unschedulable": true});
-    let mut world = World::new(&[node("a", "1", "8Gi"), cordoned])?;
+    let mut world = TestCluster::new(&[node("a", "1", "8Gi"), cordoned])?;
     let mut requested = pod("p", "2", "1Gi");
     requested["spec"]["nodeSelector"] = json!({"disk": "ssd"});
     world.pod(&requested)?;

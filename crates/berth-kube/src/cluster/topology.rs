@@ -81,16 +81,16 @@ impl Topologies {
 
 impl Topology {
     fn put(&mut self, index: usize, labels: Option<&Labels>) {
-        let domain = labels.and_then(|it| it.get(&self.key)).map(|value| self.enter(value));
+        let domain = labels.and_then(|it| it.get(&self.key)).map(|value| self.add_node(value));
         if index >= self.of.len() {
             self.of.resize(index + 1, NO_DOMAIN);
         }
         let before = std::mem::replace(&mut self.of[index], domain.unwrap_or(NO_DOMAIN));
-        self.leave(before);
+        self.remove_node(before);
     }
 
     /// The domain of a value, which has one more node now.
-    fn enter(&mut self, value: &str) -> u32 {
+    fn add_node(&mut self, value: &str) -> u32 {
         if let Some(domain) = self.values.get(value).copied() {
             self.domains[domain as usize].0 += 1;
             return domain;
@@ -106,7 +106,7 @@ impl Topology {
     }
 
     /// A domain has one node less. Without nodes it has no pods either, so its counts are zero.
-    fn leave(&mut self, domain: u32) {
+    fn remove_node(&mut self, domain: u32) {
         let Some((nodes, value)) = self.domains.get_mut(domain as usize) else { return };
         *nodes -= 1;
         if *nodes == 0 {

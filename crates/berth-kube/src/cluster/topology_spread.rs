@@ -17,7 +17,7 @@ use super::selector::Selector;
 use super::topology::{NO_DOMAIN, Topologies, TopologyId, count_in, count_mut};
 
 /// Constraints that are kept; beyond this, the least recently used are dropped.
-const KEPT: usize = 2048;
+const CONSTRAINTS_MAX: usize = 2048;
 
 /// The number of a constraint.
 pub(super) type SpreadId = usize;
@@ -197,7 +197,7 @@ impl SpreadIndex {
             }
             return id;
         }
-        if self.by_key.len() >= KEPT {
+        if self.by_key.len() >= CONSTRAINTS_MAX {
             self.drop_unused();
         }
         let mut spread = SpreadCounts {

@@ -74,10 +74,11 @@ impl Vm {
     #[must_use]
     pub fn read(vm: &Value) -> Option<Self> {
         let guest = vm.pointer("/spec/guest")?;
-        let slot = quantity_of(guest.get("memorySlotSize")?).and_then(|it| quantity::whole(&it))?;
+        let slot =
+            quantity_of(guest.get("memorySlotSize")?).and_then(|it| quantity::to_units(&it))?;
         let cpus = |name: &str| {
             let value = guest.get("cpus")?.get(name)?;
-            quantity_of(value).and_then(|it| quantity::milli(&it))
+            quantity_of(value).and_then(|it| quantity::to_milli(&it))
         };
         let memory = |name: &str| {
             let slots = guest.get("memorySlots")?.get(name)?.as_i64()?;

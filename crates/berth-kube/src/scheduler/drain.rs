@@ -270,7 +270,7 @@ impl DrainTracker {
                 let value = drain.invalid.as_deref().unwrap_or_default();
                 let message = format!(
                     "{DRAIN} is {value:?}, so no pods are evicted; accepted: empty, true, false, a \
-                                         duration such as 30m, or a timestamp"
+                     duration such as 30m, or a timestamp"
                 );
                 (DrainState::Blocked, message)
             }

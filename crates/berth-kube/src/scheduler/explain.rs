@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1 as storage;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{DynamicObject, ListParams};
 use kube::core::Resource;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use super::informers::vm_resource;
 use crate::cluster::outcome::{PodExplanation, Refusal};
 use crate::cluster::pod::Key;
 use crate::cluster::{Cluster, Settings};
@@ -82,8 +83,7 @@ where
 
 /// Virtual machines, if they are defined.
 async fn list_vms(client: &Client) -> Result<Vec<DynamicObject>, ExplainError> {
-    let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
+    let resource = vm_resource();
     match list_pages(Api::<DynamicObject>::all_with(client.clone(), &resource)).await {
         Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),

@@ -4,11 +4,11 @@
 //! new list, and objects that are missing from it are reported as deleted.
 
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::Resource;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -19,9 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message};
 use super::metrics::Metrics;
-use super::watch_diff::{ObjectIndex, WatchDelta};
-use crate::client::backoff_delay;
 use crate::cluster::pod::Key;
+use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
 /// The kind whose definition may be missing.
 const VMS: &str = "virtualmachines.vm.neon.tech";
@@ -90,8 +89,7 @@ impl Informers {
             WatchDelta::Synced => Message::Synced(kind),
         };
         let informers = self.clone();
-        let meta: fn(&K) -> &ObjectMeta = K::meta;
-        tokio::spawn(async move { informers.run_informer(api, kind, meta, to_message).await });
+        tokio::spawn(async move { informers.run_informer(api, kind, to_message).await });
     }
 
     /// Lists and watches one kind until stopped, or until its definition is deleted.
@@ -99,76 +97,51 @@ impl Informers {
         &self,
         api: Api<K>,
         kind: &'static str,
-        meta: fn(&K) -> &ObjectMeta,
         to_message: impl Fn(WatchDelta<K>) -> Message,
     ) where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let config = watcher::Config::default().timeout(WATCH_TIMEOUT_S);
         let prune = |object: &mut K| object.meta_mut().managed_fields = None;
-        let mut events = watcher(api, config).modify(prune).boxed();
-        let (mut index, mut messages) = (ObjectIndex::default(), Vec::new());
-        let mut failures = 0;
-        loop {
-            let event = tokio::select! {
-                () = self.stop.cancelled() => return,
-                event = events.next() => event,
-            };
-            match event {
-                Some(Ok(event)) => {
-                    // `Init` only says that a list begins, not that it will be answered.
-                    failures = if matches!(event, watcher::Event::Init) { failures } else { 0 };
-                    index.apply_event(event, meta, &mut |it| messages.push(to_message(it)));
-                }
-                Some(Err(error)) => {
-                    failures += 1;
-                    self.metrics.record_watch_restart(kind);
-                    tracing::debug!(kind, %error, "restarting watch after error");
-                    if let watcher::Error::InitialListFailed(error)
-                    | watcher::Error::WatchStartFailed(error) = &error
-                    {
-                        tracing::warn!(kind, %error, "failed to list or watch; retrying");
-                        if kind == VMS && matches!(error, kube::Error::Api(it) if it.code == 404) {
-                            // All objects were deleted with their definition.
-                            let none = [watcher::Event::Init, watcher::Event::InitDone];
-                            for event in none {
-                                index.apply_event(event, meta, &mut |it| {
-                                    messages.push(to_message(it));
-                                });
-                            }
-                            self.send(&mut messages).await;
-                            return;
-                        }
+        let mut events = pin!(watch_events(api, config, self.stop.clone()).modify(prune));
+        let mut index = ObjectIndex::default();
+        while let Some(event) = events.next().await {
+            let (deltas, is_undefined) = match event {
+                Ok(event) => (index.apply_event(event), false),
+                Err(error) => {
+                    self.record_watch_error(kind, &error);
+                    if kind != VMS || !is_not_found(&error) {
+                        continue;
                     }
+                    // All objects were deleted with their definition.
+                    index.apply_event::<K>(watcher::Event::Init);
+                    (index.apply_event(watcher::Event::InitDone), true)
                 }
-                None => return,
+            };
+            for delta in deltas {
+                if self.inbox.send(to_message(delta)).await.is_err() {
+                    return;
+                }
             }
-            if !self.send(&mut messages).await {
+            if is_undefined {
                 return;
-            }
-            if failures > 0 {
-                tokio::select! {
-                    () = self.stop.cancelled() => return,
-                                        () = tokio::time::sleep(backoff_delay(failures)) => {}
-                }
             }
         }
     }
 
-    /// Sends messages to the core. Returns false if it has stopped.
-    async fn send(&self, messages: &mut Vec<Message>) -> bool {
-        for message in messages.drain(..) {
-            if self.inbox.send(message).await.is_err() {
-                return false;
+    fn record_watch_error(&self, kind: &'static str, error: &watcher::Error) {
+        self.metrics.record_watch_restart(kind);
+        match error {
+            watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+                tracing::warn!(kind, %error, "failed to list or watch; retrying");
             }
+            error => tracing::debug!(kind, %error, "restarting watch after error"),
         }
-        true
     }
 
     /// Watches virtual machines where they are defined, and otherwise checks again periodically.
     async fn run_vm_informer(self) {
-        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
+        let resource = vm_resource();
         let mut synced = false;
         loop {
             let found = self.client.list_api_group_resources("vm.neon.tech/v1").await;
@@ -183,7 +156,7 @@ impl Informers {
             };
             if is_there == Some(true) {
                 let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
-                self.run_informer(api, VMS, |it| &it.metadata, vm_message).await;
+                self.run_informer(api, VMS, vm_message).await;
                 synced = true;
             } else if is_there == Some(false) && !synced {
                 synced = true;
@@ -199,6 +172,22 @@ impl Informers {
             }
         }
     }
+}
+
+/// The kind of virtual machines.
+pub(super) fn vm_resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
+    ApiResource::from_gvk_with_plural(&kind, "virtualmachines")
+}
+
+/// Whether the kind is not defined.
+fn is_not_found(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
+        error
+    else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 fn vm_message(delta: WatchDelta<DynamicObject>) -> Message {

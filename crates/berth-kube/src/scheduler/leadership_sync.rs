@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message, SyncStatus};
-use super::watch_diff::parse_version;
 use crate::leader_election::Leadership;
+use crate::watch::parse_version;
 
 /// Pods per page of a list.
 const PAGE_SIZE: u32 = 500;

@@ -22,7 +22,6 @@ mod leadership_sync;
 mod messages;
 mod metrics;
 mod queue;
-mod watch_diff;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +68,7 @@ pub struct Options {
     /// Where agents of virtual machines request permits.
     pub wire: Option<TcpListener>,
     /// Pods that are bound concurrently.
-    pub binds_at_once: usize,
+    pub bind_concurrency: usize,
     /// Timeout of one API request.
     pub request_timeout: Duration,
     /// How long volumes may take to be bound or provisioned.
@@ -77,7 +76,7 @@ pub struct Options {
     /// Events and conditions written per second.
     pub notices_per_s: u32,
     /// Pods that are evicted concurrently from draining nodes.
-    pub evictions_at_once: usize,
+    pub eviction_concurrency: usize,
     /// How long bindings in progress may take at shutdown.
     pub grace: Duration,
 }
@@ -93,11 +92,11 @@ impl Options {
             lease: None,
             probes: None,
             wire: None,
-            binds_at_once: 64,
+            bind_concurrency: 64,
             request_timeout: Duration::from_secs(10),
             volume_timeout: Duration::from_secs(600),
             notices_per_s: 200,
-            evictions_at_once: 16,
+            eviction_concurrency: 16,
             grace: Duration::from_secs(15),
         }
     }
@@ -139,13 +138,13 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     };
     let core = SchedulerCore::new(
         options.settings.clone(),
-        DrainTracker::new(options.evictions_at_once),
+        DrainTracker::new(options.eviction_concurrency),
         Arc::clone(&sync_status),
         Arc::clone(&metrics),
     );
     let mut ended = start_core(core, messages, submit)?;
     let limits = Limits {
-        binds: options.binds_at_once.max(1),
+        binds: options.bind_concurrency.max(1),
         request: options.request_timeout,
         volumes: options.volume_timeout,
         notices_per_s: options.notices_per_s,

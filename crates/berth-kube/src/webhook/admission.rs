@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use super::affinity::{AllowedCapacity, allowed_capacity};
 use super::annotations::{self, InvalidSetting, ObjectTags, WorkloadSettings};
 use super::events::WorkloadEvents;
-use super::metrics::{Admission, Metrics};
+use super::metrics::{AdmissionResult, Metrics};
 use super::owners::{Owner, ReadMode, SlotOrdering};
 use super::patch::{PodSlot, build_patch};
 use super::pod_cache::{derive_id, read_token};
-use super::review::{AdmissionRequest, AdmissionResponse, Rejection, truncate_warning};
+use super::review::{AdmissionRequest, AdmissionResponse, truncate_warning};
 use super::settings::{NodeLabel, OnError, OnInvalid};
 use super::slot_reconciler::{ReconcileError, SlotReconciler, ordinal};
 use super::slot_store::{SlotClaim, SlotRequest, SlotResult, SlotStoreError};
@@ -45,7 +45,7 @@ enum AdmissionError {
     #[error("{0}")]
     Slots(#[from] SlotStoreError),
     #[error("{0}")]
-    Keep(#[from] ReconcileError),
+    Reconcile(#[from] ReconcileError),
     #[error("API request failed")]
     Api(#[from] kube::Error),
     #[error("the webhook is still starting")]
@@ -66,12 +66,12 @@ impl AdmissionHandler {
     pub(super) async fn handle(
         &self,
         request: &AdmissionRequest,
-        patience: Option<Duration>,
-    ) -> (AdmissionResponse, Admission) {
+        request_timeout: Option<Duration>,
+    ) -> (AdmissionResponse, AdmissionResult) {
         if !request.creates_a_pod() {
-            return (AdmissionResponse::unchanged(), Admission::Untouched);
+            return (AdmissionResponse::unchanged(), AdmissionResult::Untouched);
         }
-        let deadline = patience.map_or(self.deadline, |it| self.deadline.min(it * 4 / 5));
+        let deadline = request_timeout.map_or(self.deadline, |it| self.deadline.min(it * 4 / 5));
         let why = match tokio::time::timeout(deadline, self.admit(request)).await {
             Ok(Ok(answered)) => return answered,
             Ok(Err(failed)) => failed.to_string(),
@@ -81,16 +81,12 @@ impl AdmissionHandler {
         match self.on_error {
             OnError::Ignore => {
                 let warning = format!("berth: no slot was assigned, the pod is unchanged: {why}");
-                (AdmissionResponse::with_warning(&warning), Admission::Failed)
+                (AdmissionResponse::with_warning(&warning), AdmissionResult::Failed)
             }
             OnError::Refuse => {
                 let message = format!("berth: no slot can be assigned now, retry: {why}");
-                let rejection = Rejection { code: 503, reason: "ServiceUnavailable", message };
-                let answer = AdmissionResponse {
-                    rejection: Some(rejection),
-                    ..AdmissionResponse::default()
-                };
-                (answer, Admission::Refused)
+                let answer = AdmissionResponse::rejected(503, "ServiceUnavailable", message);
+                (answer, AdmissionResult::Refused)
             }
         }
     }
@@ -98,8 +94,8 @@ impl AdmissionHandler {
     async fn admit(
         &self,
         request: &AdmissionRequest,
-    ) -> Result<(AdmissionResponse, Admission), AdmissionError> {
-        let untouched = Ok((AdmissionResponse::unchanged(), Admission::Untouched));
+    ) -> Result<(AdmissionResponse, AdmissionResult), AdmissionError> {
+        let untouched = Ok((AdmissionResponse::unchanged(), AdmissionResult::Untouched));
         let Some(incoming) = IncomingPod::read(request) else { return untouched };
         if self.excluded.iter().any(|it| it == incoming.namespace) {
             return untouched;
@@ -118,7 +114,7 @@ impl AdmissionHandler {
             WorkloadSettings::UnclearSwitch(problem) => {
                 self.report_invalid_setting(&incoming, &owner, problem);
                 let answer = AdmissionResponse::with_warning(&format!("berth: {problem}"));
-                return Ok((answer, Admission::Untouched));
+                return Ok((answer, AdmissionResult::Untouched));
             }
             WorkloadSettings::InvalidCount(problem) => {
                 return Ok(self.respond_to_invalid_count(&incoming, &owner, problem));
@@ -127,7 +123,7 @@ impl AdmissionHandler {
         };
         if let Some(why) = incoming.skip_reason() {
             let answer = AdmissionResponse::with_warning(&format!("berth: {why}"));
-            return Ok((answer, Admission::Untouched));
+            return Ok((answer, AdmissionResult::Untouched));
         }
         self.wait_until_started().await?;
         let (claim, pinned) = match self.find_earlier_claim(&incoming, &owner).await? {
@@ -139,7 +135,10 @@ impl AdmissionHandler {
                     AllowedCapacity::Neither => {
                         let key = &self.label.key;
                         let what = format!("berth: the pod requires a {key} that is neither type");
-                        return Ok((AdmissionResponse::with_warning(&what), Admission::Untouched));
+                        return Ok((
+                            AdmissionResponse::with_warning(&what),
+                            AdmissionResult::Untouched,
+                        ));
                     }
                 };
                 (self.assign_slot(&incoming, &owner, rule, pinned).await?, pinned.is_some())
@@ -151,9 +150,9 @@ impl AdmissionHandler {
         let mut answer = self.build_response(&incoming, &owner, &claim, pinned);
         answer.warnings.extend(problem.map(|it| truncate_warning(&format!("berth: {it}"))));
         let result = match (incoming.dry_run, claim.class) {
-            (true, _) => Admission::DryRun,
-            (false, CapacityType::OnDemand) => Admission::OnDemand,
-            (false, CapacityType::Spot) => Admission::Spot,
+            (true, _) => AdmissionResult::DryRun,
+            (false, CapacityType::OnDemand) => AdmissionResult::OnDemand,
+            (false, CapacityType::Spot) => AdmissionResult::Spot,
         };
         Ok((answer, result))
     }
@@ -180,23 +179,19 @@ impl AdmissionHandler {
         incoming: &IncomingPod<'_>,
         owner: &Owner,
         problem: &InvalidSetting,
-    ) -> (AdmissionResponse, Admission) {
+    ) -> (AdmissionResponse, AdmissionResult) {
         if !incoming.dry_run {
             let note = format!("{problem}; its pods are not split between on-demand and spot");
             self.events.record_warning(&owner.object, "InvalidMaxOnDemandCount", "Admitting", note);
         }
         match self.on_invalid {
-            OnInvalid::Admit => {
-                (AdmissionResponse::with_warning(&format!("berth: {problem}")), Admission::Invalid)
-            }
+            OnInvalid::Admit => (
+                AdmissionResponse::with_warning(&format!("berth: {problem}")),
+                AdmissionResult::Invalid,
+            ),
             OnInvalid::Refuse => {
                 let message = format!("berth: {problem}");
-                let rejection = Rejection { code: 422, reason: "Invalid", message };
-                let answer = AdmissionResponse {
-                    rejection: Some(rejection),
-                    ..AdmissionResponse::default()
-                };
-                (answer, Admission::Invalid)
+                (AdmissionResponse::rejected(422, "Invalid", message), AdmissionResult::Invalid)
             }
         }
     }
@@ -293,14 +288,14 @@ impl AdmissionHandler {
         class: Option<CapacityType>,
         attempt: u8,
     ) -> Result<SlotClaim, AdmissionError> {
-        let ask = SlotRequest {
+        let request = SlotRequest {
             key: owner.key.clone(),
             id: incoming.new_id(attempt),
             request_id: format!("review/{}/{attempt}", incoming.uid),
             class,
             slot: None,
         };
-        match self.reconciler.slots.reserve(&ask).await? {
+        match self.reconciler.slots.reserve(&request).await? {
             SlotResult::Assigned(claim) => Ok(claim),
             SlotResult::Taken(_) => {
                 Err(SlotStoreError::Refused("the slot is taken".to_owned()).into())
@@ -330,14 +325,14 @@ impl AdmissionHandler {
             return Ok(claim);
         }
         self.reconciler.slots.put_rule(&owner.key, rule, owner.version.as_deref()).await?;
-        let ask = SlotRequest {
+        let request = SlotRequest {
             key: owner.key.clone(),
             id: claim.id,
             request_id: format!("review/{}/1", incoming.uid),
             class: Some(class),
             slot: Some(slot),
         };
-        match self.reconciler.slots.reserve(&ask).await? {
+        match self.reconciler.slots.reserve(&request).await? {
             SlotResult::Assigned(claim) => Ok(claim),
             // The previous pod is terminating, or this creation will fail. Which one shows when the
             // pod does; the capacity type is the same.

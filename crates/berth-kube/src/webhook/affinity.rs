@@ -26,8 +26,8 @@ pub(super) enum AllowedCapacity {
 /// The capacity types that a pod's node selector and required node affinity allow. Requirements on
 /// other labels are assumed to be met by some node of either type.
 pub(super) fn allowed_capacity(spec: &Value, label: &NodeLabel) -> AllowedCapacity {
-    let on_demand = admits(spec, label, CapacityType::OnDemand);
-    let spot = admits(spec, label, CapacityType::Spot);
+    let on_demand = allows_class(spec, label, CapacityType::OnDemand);
+    let spot = allows_class(spec, label, CapacityType::Spot);
     match (on_demand, spot) {
         (true, true) => AllowedCapacity::Both,
         (true, false) => AllowedCapacity::Only(CapacityType::OnDemand),
@@ -36,7 +36,7 @@ pub(super) fn allowed_capacity(spec: &Value, label: &NodeLabel) -> AllowedCapaci
     }
 }
 
-fn admits(spec: &Value, label: &NodeLabel, class: CapacityType) -> bool {
+fn allows_class(spec: &Value, label: &NodeLabel, class: CapacityType) -> bool {
     let value = label.value(class);
     let selected = spec["nodeSelector"].get(&label.key).filter(|it| !it.is_null());
     if selected.is_some_and(|wanted| wanted != value) {
@@ -49,13 +49,13 @@ fn admits(spec: &Value, label: &NodeLabel, class: CapacityType) -> bool {
     list(&required["nodeSelectorTerms"]).iter().any(|term| {
         let expressions = list(&term["matchExpressions"]);
         let is_empty = expressions.is_empty() && list(&term["matchFields"]).is_empty();
-        let about_kind = expressions.iter().filter(|it| it["key"] == label.key.as_str());
-        !is_empty && about_kind.into_iter().all(|expression| matches(expression, value))
+        let on_label = expressions.iter().filter(|it| it["key"] == label.key.as_str());
+        !is_empty && on_label.into_iter().all(|expression| satisfies(expression, value))
     })
 }
 
 /// Whether a label with this value satisfies an expression.
-fn matches(expression: &Value, value: &str) -> bool {
+fn satisfies(expression: &Value, value: &str) -> bool {
     let values = list(&expression["values"]);
     let listed = values.iter().any(|it| it == value);
     let bound = || values.first()?.as_str()?.parse::<i64>().ok();

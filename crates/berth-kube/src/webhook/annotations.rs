@@ -51,6 +51,12 @@ pub(super) struct InvalidSetting {
     pub(super) accepted: &'static str,
 }
 
+impl InvalidSetting {
+    fn new(key: String, value: &str, accepted: &'static str) -> Self {
+        Self { key, value: value.to_owned(), accepted }
+    }
+}
+
 impl std::fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} is {:?}; accepted is {}", self.key, self.value, self.accepted)
@@ -105,25 +111,17 @@ impl SettingsReader {
             Some((_, "false")) => return WorkloadSettings::Off,
             Some((_, "true")) => {}
             Some((key, value)) => {
-                let accepted = "true or false";
-                return WorkloadSettings::UnclearSwitch(InvalidSetting {
-                    key,
-                    value: value.to_owned(),
-                    accepted,
-                });
+                let invalid = InvalidSetting::new(key, value, "true or false");
+                return WorkloadSettings::UnclearSwitch(invalid);
             }
         }
         let max_on_demand = match self.find(tags, COUNT) {
             None => None,
-            Some((key, value)) => match count(value) {
+            Some((key, value)) => match parse_count(value) {
                 Some(count) => Some(count),
                 None => {
-                    let accepted = "a whole number from 0";
-                    return WorkloadSettings::InvalidCount(InvalidSetting {
-                        key,
-                        value: value.to_owned(),
-                        accepted,
-                    });
+                    let invalid = InvalidSetting::new(key, value, "a whole number from 0");
+                    return WorkloadSettings::InvalidCount(invalid);
                 }
             },
         };
@@ -138,8 +136,7 @@ impl SettingsReader {
             Some((_, "rebuild")) => (OnChange::Rebuild, None),
             Some((_, "lazy")) => (OnChange::Lazy, None),
             Some((key, value)) => {
-                let accepted = "rebuild or lazy";
-                (self.on_change, Some(InvalidSetting { key, value: value.to_owned(), accepted }))
+                (self.on_change, Some(InvalidSetting::new(key, value, "rebuild or lazy")))
             }
         }
     }
@@ -151,7 +148,7 @@ impl SettingsReader {
 }
 
 /// A count: digits only; values out of range mean all.
-fn count(text: &str) -> Option<u32> {
+fn parse_count(text: &str) -> Option<u32> {
     let digits = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u32::MAX))
 }
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_is_neither_is_named_with_what_it_may_be() {
+    fn an_invalid_switch_is_reported_with_the_accepted_values() {
         for text in ["yes", "True", "1", ""] {
             let found = read_settings(&[("berth.dev/webhook-scheduler", text)], &[]);
             let WorkloadSettings::UnclearSwitch(problem) = found else {
@@ -243,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_says_what_becomes_of_misplaced_pods() {
+    fn a_workload_sets_how_misplaced_pods_are_treated() {
         let key = "berth.dev/webhook-scheduler-on-change";
         let rule = CapacityRule { on_change: OnChange::Lazy, ..CapacityRule::default() };
         assert_eq!(

@@ -11,13 +11,14 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{ObjectMeta, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use super::settings::{Install, Options, Reach};
+use super::settings::{InstallOptions, Options, WebhookAddress};
+use crate::watch::watch_events;
 
 /// The name of the webhook within its configuration.
 const WEBHOOK: &str = "pods.berth.dev";
@@ -28,8 +29,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Reconciles the configuration.
 pub(super) struct Installer {
     pub(super) api: Api<MutatingWebhookConfiguration>,
-    pub(super) install: Install,
-    pub(super) reach: Reach,
+    pub(super) install: InstallOptions,
+    pub(super) reach: WebhookAddress,
     pub(super) namespace: String,
     pub(super) excluded: Vec<String>,
     pub(super) timeout_s: i32,
@@ -42,7 +43,7 @@ impl Installer {
     pub(super) fn new(
         client: Client,
         options: &Options,
-        install: Install,
+        install: InstallOptions,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl Installer {
         let kept = || found.and_then(|found| found.client_config.ca_bundle.clone());
         let text = |text: &str| Some(text.to_owned());
         let (service, url) = match &self.reach {
-            Reach::Service { name, port } => {
+            WebhookAddress::Service { name, port } => {
                 let service = ServiceReference {
                     name: name.clone(),
                     namespace: self.namespace.clone(),
@@ -76,7 +77,7 @@ impl Installer {
                 };
                 (Some(service), None)
             }
-            Reach::Url(url) => (None, Some(url.clone())),
+            WebhookAddress::Url(url) => (None, Some(url.clone())),
         };
         MutatingWebhook {
             name: WEBHOOK.to_owned(),
@@ -139,8 +140,8 @@ impl Installer {
         stop: CancellationToken,
     ) {
         let only = format!("metadata.name={}", self.install.name);
-        let events = watcher(self.api.clone(), watcher::Config::default().fields(&only));
-        let mut events = std::pin::pin!(events.default_backoff());
+        let config = watcher::Config::default().fields(&only);
+        let mut events = std::pin::pin!(watch_events(self.api.clone(), config, stop));
         loop {
             let authority = trusted.borrow_and_update().clone();
             // Without a CA, a configuration would only make calls fail.
@@ -166,7 +167,6 @@ impl Installer {
                 }
             };
             tokio::select! {
-                () = stop.cancelled() => return,
                 changed = trusted.changed() => if changed.is_err() { return },
                 event = events.next() => if event.is_none() { return },
                 () = tokio::time::sleep(RETRY_DELAY), if !right => {}

@@ -1,6 +1,5 @@
 //! Prometheus metrics of the webhook. All labels come from closed sets.
 
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -24,7 +23,7 @@ struct CapacityLabel {
 
 /// The result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum AdmissionResult {
     OnDemand,
     Spot,
     DryRun,
@@ -35,7 +34,7 @@ pub(super) enum Admission {
     BadRequest,
 }
 
-impl Admission {
+impl AdmissionResult {
     const fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
@@ -62,9 +61,9 @@ pub(super) struct Metrics {
     pub(super) relists: Counter,
     pub(super) misplaced: Gauge,
     pub(super) leader: Gauge,
-    pub(super) certificate_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) ca_expiry: Gauge<i64, std::sync::atomic::AtomicI64>,
-    pub(super) configuration_writes: Counter<u64, AtomicU64>,
+    pub(super) certificate_expiry: Gauge,
+    pub(super) ca_expiry: Gauge,
+    pub(super) configuration_writes: Counter,
 }
 
 impl Metrics {
@@ -129,7 +128,7 @@ impl Metrics {
     }
 
     /// Counts an admission.
-    pub(super) fn record_admission(&self, result: Admission, took: Duration) {
+    pub(super) fn record_admission(&self, result: AdmissionResult, took: Duration) {
         self.admissions.get_or_create(&ResultLabel { result: result.name() }).inc();
         self.seconds.observe(took.as_secs_f64());
     }

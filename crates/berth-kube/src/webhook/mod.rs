@@ -54,8 +54,8 @@ use server::Certificate;
 use slot_reconciler::{ReconcilerParts, SlotReconciler};
 
 pub use settings::{
-    FailurePolicy, Install, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options, Reach,
-    Rebuild, SelfSignedTls, TlsSource,
+    FailurePolicy, InstallOptions, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options,
+    RebuildOptions, SelfSignedTls, TlsSource, WebhookAddress,
 };
 pub use slot_store::OpenError;
 pub use tls::TlsError;
@@ -125,7 +125,7 @@ impl Webhook {
         let (ready_sender, ready) = signal::channel(false);
         let (trusted_sender, trusted) = signal::channel(None);
         let stop_requested = stop;
-        // Parts stop a moment after the webhook is asked to.
+        // Its parts stop a moment later.
         let stop = CancellationToken::new();
         let running = WebhookRuntime {
             client,
@@ -204,7 +204,7 @@ impl WebhookRuntime {
             let stop = self.stop.clone();
             self.tasks.spawn(probes.serve(is_ready, Arc::new(registry), stop));
         }
-        self.tasks.spawn(linger(
+        self.tasks.spawn(stop_after_linger(
             self.stop_requested.clone(),
             self.stop.clone(),
             self.ready.clone(),
@@ -234,7 +234,7 @@ impl WebhookRuntime {
         let (certificate, stop) = (certificate.clone(), self.stop.clone());
         match self.options.tls.clone() {
             TlsSource::SelfSigned(own) => {
-                let hosts = self.hosts(&own);
+                let hosts = self.certificate_hosts(&own);
                 let (client, namespace) = (self.client.clone(), &self.options.namespace);
                 let metrics = Arc::clone(metrics);
                 let reconciler =
@@ -248,15 +248,15 @@ impl WebhookRuntime {
     }
 
     /// Names and addresses of the certificate.
-    fn hosts(&self, own: &SelfSignedTls) -> Vec<String> {
+    fn certificate_hosts(&self, own: &SelfSignedTls) -> Vec<String> {
         let mut hosts = Vec::new();
         match &self.options.reach {
-            Reach::Service { name, .. } => {
+            WebhookAddress::Service { name, .. } => {
                 let namespace = &self.options.namespace;
                 let short = format!("{name}.{namespace}");
                 hosts.extend([format!("{short}.svc"), format!("{short}.svc.cluster.local"), short]);
             }
-            Reach::Url(url) => {
+            WebhookAddress::Url(url) => {
                 let uri = url.parse::<http::Uri>().ok();
                 let host = uri.as_ref().and_then(http::Uri::host);
                 let host = host.map(|host| host.trim_matches(['[', ']']).to_owned());
@@ -315,7 +315,7 @@ impl WebhookRuntime {
             let following =
                 workload_changes::follow_changes(reconciler_, watched.changes, wake_, stop.clone());
             self.tasks.spawn(following);
-            self.rebuild(&reconciler, events, &metrics, wake);
+            self.start_rebuilder(&reconciler, events, &metrics, wake);
             self.register(certificate, metrics);
         }
         // The handler waits on it as long as the server runs.
@@ -360,7 +360,7 @@ impl WebhookRuntime {
         }
     }
 
-    fn rebuild(
+    fn start_rebuilder(
         &self,
         reconciler: &Arc<SlotReconciler>,
         events: Arc<WorkloadEvents>,
@@ -379,19 +379,19 @@ impl WebhookRuntime {
 
     /// Registers the webhook once it can answer, and sets readiness when all is in place.
     fn register(&self, certificate: Certificate, metrics: Arc<Metrics>) {
-        let entered = self.options.install.clone().map(|install| {
+        let registered = self.options.install.clone().map(|install| {
             let installer = Installer::new(self.client.clone(), &self.options, install, metrics);
-            let entered = installer.done.subscribe();
+            let registered = installer.done.subscribe();
             let needs_authority = matches!(self.options.tls, TlsSource::SelfSigned(_));
             let trusted = self.trusted.clone();
             self.tasks.spawn(installer.run(trusted, needs_authority, self.stop.clone()));
-            entered
+            registered
         });
         let (ready, stop) = (self.ready.clone(), self.stop_requested.clone());
         self.tasks.spawn(async move {
             let all = async {
-                if let Some(mut entered) = entered {
-                    let _ = entered.wait_for(|entered| *entered).await;
+                if let Some(mut registered) = registered {
+                    let _ = registered.wait_for(|registered| *registered).await;
                 }
                 while !certificate.is_set() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -410,7 +410,7 @@ impl WebhookRuntime {
 
 /// After the stop request, reports not ready but keeps answering for a moment: until then the API
 /// server does not know.
-async fn linger(
+async fn stop_after_linger(
     stop_requested: CancellationToken,
     stop: CancellationToken,
     ready: signal::Sender<bool>,

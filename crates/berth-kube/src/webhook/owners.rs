@@ -109,7 +109,7 @@ fn is_not_replicated(kind: &GroupVersionKind) -> bool {
     known.contains(&(kind.group.as_str(), kind.kind.as_str()))
 }
 
-fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+fn get_label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str).filter(|it| !it.is_empty())
 }
 
@@ -154,13 +154,13 @@ impl OwnerResolver {
             return Ok(None);
         }
         match (kind.group.as_str(), kind.kind.as_str()) {
-            ("apps", "ReplicaSet") => self.of_replica_set(namespace, reference, mode).await,
-            ("apps", "StatefulSet") => self.of_stateful_set(namespace, reference, mode).await,
-            _ => self.of_other(namespace, pod, reference, kind, mode).await,
+            ("apps", "ReplicaSet") => self.resolve_replica_set(namespace, reference, mode).await,
+            ("apps", "StatefulSet") => self.resolve_stateful_set(namespace, reference, mode).await,
+            _ => self.resolve_other(namespace, pod, reference, kind, mode).await,
         }
     }
 
-    async fn of_replica_set(
+    async fn resolve_replica_set(
         &self,
         namespace: &str,
         reference: &OwnerReference,
@@ -168,9 +168,11 @@ impl OwnerResolver {
     ) -> Result<Option<Owner>, kube::Error> {
         let watched = self.stores.replica_sets.clone();
         let set = self.read(namespace, &reference.name, mode, &watched).await?;
-        let Some(set) = set.filter(|it| is(&it.metadata, reference)) else { return Ok(None) };
+        let Some(set) = set.filter(|it| is_same_object(&it.metadata, reference)) else {
+            return Ok(None);
+        };
         let replicas = set.spec.as_ref().map(|spec| i64::from(spec.replicas.unwrap_or(1)));
-        let hash = label(&set.metadata, "pod-template-hash");
+        let hash = get_label(&set.metadata, "pod-template-hash");
         let revision = hash.or(set.metadata.name.as_deref()).unwrap_or_default().to_owned();
         let parent = controller(set.metadata.owner_references.as_deref());
         let found = match parent.map(|parent| (parent, kind_of(parent))) {
@@ -184,19 +186,20 @@ impl OwnerResolver {
             {
                 let watched = self.stores.deployments.clone();
                 let deployment = self.read(namespace, &parent.name, mode, &watched).await?;
-                let metadata = deployment.map(|it| it.metadata).filter(|it| is(it, parent));
+                let metadata =
+                    deployment.map(|it| it.metadata).filter(|it| is_same_object(it, parent));
                 metadata.map(|metadata| FoundController { kind, metadata, replicas })
             }
             Some((parent, kind)) => {
                 let found = self.read_other(namespace, &kind, &parent.name, mode).await?;
-                let found = found.filter(|(metadata, _)| is(metadata, parent));
+                let found = found.filter(|(metadata, _)| is_same_object(metadata, parent));
                 found.map(|(metadata, _)| FoundController { kind, metadata, replicas })
             }
         };
         Ok(found.map(|found| self.build_owner(namespace, found, Some(&revision), reference)))
     }
 
-    async fn of_stateful_set(
+    async fn resolve_stateful_set(
         &self,
         namespace: &str,
         reference: &OwnerReference,
@@ -204,7 +207,9 @@ impl OwnerResolver {
     ) -> Result<Option<Owner>, kube::Error> {
         let watched = self.stores.stateful_sets.clone();
         let set = self.read(namespace, &reference.name, mode, &watched).await?;
-        let Some(set) = set.filter(|it| is(&it.metadata, reference)) else { return Ok(None) };
+        let Some(set) = set.filter(|it| is_same_object(&it.metadata, reference)) else {
+            return Ok(None);
+        };
         let spec = set.spec.as_ref();
         let replicas = spec.map(|spec| i64::from(spec.replicas.unwrap_or(1)));
         let start = spec.and_then(|spec| spec.ordinals.as_ref()?.start).unwrap_or(0);
@@ -214,7 +219,7 @@ impl OwnerResolver {
         Ok(Some(owner))
     }
 
-    async fn of_other(
+    async fn resolve_other(
         &self,
         namespace: &str,
         pod: &ObjectMeta,
@@ -223,13 +228,14 @@ impl OwnerResolver {
         mode: ReadMode,
     ) -> Result<Option<Owner>, kube::Error> {
         let read = self.read_other(namespace, &kind, &reference.name, mode).await?;
-        let Some((metadata, replicas)) = read.filter(|(metadata, _)| is(metadata, reference))
+        let Some((metadata, replicas)) =
+            read.filter(|(metadata, _)| is_same_object(metadata, reference))
         else {
             return Ok(None);
         };
         let revision = ["pod-template-hash", "controller-revision-hash"]
             .into_iter()
-            .find_map(|key| label(pod, key));
+            .find_map(|key| get_label(pod, key));
         // The replica count is of all revisions together.
         let replicas = replicas.filter(|_| revision.is_none());
         let found = FoundController { kind, metadata, replicas };
@@ -292,14 +298,18 @@ impl OwnerResolver {
             return Ok(watched());
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        match tokio::time::timeout(self.request_timeout, api.get_opt(name)).await {
-            Ok(Ok(found)) => Ok(found),
-            Ok(Err(error)) => watched().map_or(Err(error), |found| Ok(Some(found))),
-            Err(_) => watched().map_or_else(
-                || Err(kube::Error::Service("the API server does not answer in time".into())),
-                |found| Ok(Some(found)),
-            ),
+        match self.within_timeout(api.get_opt(name)).await {
+            Ok(found) => Ok(found),
+            Err(error) => watched().map_or(Err(error), |found| Ok(Some(found))),
         }
+    }
+
+    async fn within_timeout<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, kube::Error> {
+        let timed_out = |_| kube::Error::Service("the API server does not answer in time".into());
+        tokio::time::timeout(self.request_timeout, request).await.map_err(timed_out)?
     }
 
     /// Reads the metadata and replica count of an object of an unwatched kind; `None` if the kind has no
@@ -317,12 +327,10 @@ impl OwnerResolver {
         {
             return Ok(found);
         }
-        let Some(resource) = self.scalable(kind).await? else { return Ok(None) };
+        let Some(resource) = self.find_scalable_kind(kind).await? else { return Ok(None) };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let response = tokio::time::timeout(self.request_timeout, api.get_metadata_opt(name)).await;
-        let timed_out = || kube::Error::Service("the API server does not answer in time".into());
-        let found = match response.map_err(|_| timed_out())? {
+        let found = match self.within_timeout(api.get_metadata_opt(name)).await {
             Ok(found) => found.map(|it| it.metadata),
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 tracing::debug!(
@@ -350,7 +358,10 @@ impl OwnerResolver {
     }
 
     /// Discovers a kind; `None` if it has no scale subresource.
-    async fn scalable(&self, kind: &GroupVersionKind) -> Result<Option<ApiResource>, kube::Error> {
+    async fn find_scalable_kind(
+        &self,
+        kind: &GroupVersionKind,
+    ) -> Result<Option<ApiResource>, kube::Error> {
         let age = |found: &Option<ApiResource>| {
             if found.is_some() { KIND_TTL } else { NO_KIND_TTL }
         };
@@ -358,27 +369,23 @@ impl OwnerResolver {
             return Ok(found);
         }
         let response = kube::discovery::pinned_kind(&self.client, kind);
-        let found = match tokio::time::timeout(self.request_timeout, response).await {
-            Ok(Ok((resource, can))) => {
+        let found = match self.within_timeout(response).await {
+            Ok((resource, can)) => {
                 let scale = can.subresources.iter().any(|(resource, _)| {
                     resource.plural.ends_with("/scale") || resource.plural == "scale"
                 });
                 scale.then_some(resource)
             }
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => None,
-            Ok(Err(kube::Error::Discovery(_))) => None,
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                let why = "the API server does not answer in time";
-                return Err(kube::Error::Service(why.into()));
-            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => None,
+            Err(kube::Error::Discovery(_)) => None,
+            Err(error) => return Err(error),
         };
         cache_value(&self.kinds, kind.clone(), found.clone());
         Ok(found)
     }
 }
 
-fn is(found: &ObjectMeta, reference: &OwnerReference) -> bool {
+fn is_same_object(found: &ObjectMeta, reference: &OwnerReference) -> bool {
     found.uid.as_deref() == Some(reference.uid.as_str())
 }
 

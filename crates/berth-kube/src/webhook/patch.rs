@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_pod_gets_everything_and_parents_are_made() {
+    fn a_bare_pod_gets_everything_and_parents_are_created() {
         let ops = ops(&json!({ "spec": {} }), &pod_slot(CapacityType::Spot));
         let paths: Vec<&str> =
             ops.as_array().unwrap().iter().map(|op| op["path"].as_str().unwrap()).collect();
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_chose_its_kind_keeps_its_affinity() {
+    fn a_pod_that_chose_its_capacity_type_keeps_its_affinity() {
         let pinned = PodSlot { pinned: true, ..pod_slot(CapacityType::Spot) };
         let text = ops(&json!({ "metadata": {}, "spec": {} }), &pinned).to_string();
         assert!(!text.contains("/spec/affinity") && text.contains("berth.dev/pinned"));
     }
 
     #[test]
-    fn what_is_there_already_is_not_added_again() {
+    fn existing_values_are_not_added_again() {
         let mut pod = json!({ "metadata": {}, "spec": {} });
         let first = build_patch(&pod, &pod_slot(CapacityType::Spot), &NodeLabel::default());
         for Op::Add { path, value } in first {

@@ -2,6 +2,9 @@
 //!
 //! Decides nothing. Every pod has one id in the slot store for its lifetime: its token, or, if it has
 //! none or another pod had the token first, an id derived from its uid.
+//!
+//! Not a `reflector` store of kube-rs as for controllers and nodes: that one has no other index than the
+//! name, holds whole pods, and does not return the last state of a pod that is gone, which names its slot.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -196,13 +199,6 @@ impl PodCache {
             }
         }
         Some(pod)
-    }
-
-    /// Removes all other pods. Returns their last states.
-    pub(super) fn keep_only(&self, uids: &HashSet<String>) -> Vec<Arc<LivePod>> {
-        let others: Vec<String> =
-            self.inner().pods.keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        others.iter().filter_map(|uid| self.remove(uid)).collect()
     }
 
     /// Marks a pod as terminating, whatever the watch still reports.

@@ -15,10 +15,8 @@ use berth_engine::{CapacityType, InstanceId};
 use berth_ledger::ClaimState;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client};
 use serde_json::json;
@@ -31,9 +29,10 @@ use super::events::WorkloadEvents;
 use super::metrics::Metrics;
 use super::owners::{Owner, ReadMode, controller};
 use super::pod_cache::LivePod;
-use super::settings::Rebuild;
+use super::settings::RebuildOptions;
 use super::slot_reconciler::SlotReconciler;
 use super::slot_store::SlotClaim;
+use crate::client;
 
 /// Passes between two cleanups of deleted workloads and orphaned slots.
 const CLEANUP_EVERY: u64 = 30;
@@ -54,25 +53,13 @@ struct Progress {
     bypassed: bool,
 }
 
-/// A pod, as events reference it.
-fn pod_reference(pod: &LivePod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(pod.namespace.clone()),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    }
-}
-
 /// Replaces misplaced pods.
 pub(super) struct Rebuilder {
     pub(super) client: Client,
     pub(super) reconciler: Arc<SlotReconciler>,
     pub(super) events: Arc<WorkloadEvents>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) settings: Rebuild,
+    pub(super) settings: RebuildOptions,
     pub(super) wake: Arc<Notify>,
     progress: HashMap<WorkloadKey, Progress>,
     /// Slots without a pod at the last check, by fence.
@@ -135,9 +122,9 @@ impl SettledWorkload {
             }
             Step::Create { .. } | Step::Release { .. } => None,
         })?;
-        let is = |id: InstanceId| self.members.iter().find(|(claim, _)| claim.id == id);
+        let member = |id: InstanceId| self.members.iter().find(|(claim, _)| claim.id == id);
         let found = match in_place_of {
-            Some(id) => is(id),
+            Some(id) => member(id),
             // A low slot is free while all members exist: the spot pod in the highest slot gives way.
             None => self
                 .members
@@ -148,8 +135,9 @@ impl SettledWorkload {
         let (claim, pod) = found?;
         // A ready pod is evicted only while all others are ready. One that is not ready is not missed.
         let others = self.members.iter().filter(|(it, _)| it.id != claim.id);
-        let calm = others.filter(|(it, pod)| !self.is_misplaced(it, pod)).all(|(_, pod)| pod.ready);
-        (calm || !pod.ready).then_some((claim, pod, class.unwrap_or_default()))
+        let others_ready =
+            others.filter(|(it, pod)| !self.is_misplaced(it, pod)).all(|(_, pod)| pod.ready);
+        (others_ready || !pod.ready).then_some((claim, pod, class.unwrap_or_default()))
     }
 }
 
@@ -159,7 +147,7 @@ impl Rebuilder {
         reconciler: Arc<SlotReconciler>,
         events: Arc<WorkloadEvents>,
         metrics: Arc<Metrics>,
-        settings: Rebuild,
+        settings: RebuildOptions,
         wake: Arc<Notify>,
     ) -> Self {
         let (progress, empty) = (HashMap::new(), HashMap::new());
@@ -213,8 +201,9 @@ impl Rebuilder {
                 self.set_old_revision_costs(&key).await;
                 continue;
             };
-            let wrong = workload.members.iter().filter(|(it, pod)| workload.is_misplaced(it, pod));
-            misplaced += i64::try_from(wrong.count()).unwrap_or(0);
+            let misplaced_members =
+                workload.members.iter().filter(|(it, pod)| workload.is_misplaced(it, pod));
+            misplaced += i64::try_from(misplaced_members.count()).unwrap_or(0);
             self.set_deletion_costs(&workload).await;
             if workload.rule.on_change == OnChange::Rebuild {
                 self.replace_one(&key, &workload).await;
@@ -235,12 +224,12 @@ impl Rebuilder {
             }
         }
         let (_, first) = members.first()?;
-        let looked = self
+        let resolved = self
             .reconciler
             .owners
             .resolve(&first.namespace, &first.metadata, ReadMode::Watched)
             .await;
-        let owner = looked.ok().flatten().filter(|owner| owner.key == *key)?;
+        let owner = resolved.ok().flatten().filter(|owner| owner.key == *key)?;
         let WorkloadSettings::On { rule, .. } = owner.settings else { return None };
         let version = owner.version.as_deref();
         let rule = self.reconciler.slots.put_rule(key, rule, version).await.ok()?;
@@ -360,13 +349,13 @@ impl Rebuilder {
         }
         progress.bypassed = bypassed && !came;
         if progress.bypassed {
-            let note = "new pods of this workload bypass the webhook; misplaced pods are not evicted \
-                                    until one does not";
+            let note = "new pods of this workload bypass the webhook; misplaced pods are not evicted until \
+                        a new pod is admitted by it";
             let about = &workload.owner.object;
             self.events.record_warning(about, "RebuildIneffective", "Rebuilding", note.to_owned());
             return;
         }
-        let outcome = evict(&self.client, pod).await;
+        let outcome = client::evict_pod(&self.client, &pod.namespace, &pod.name, &pod.uid).await;
         self.record_eviction(key, workload, (claim, pod, class), outcome);
     }
 
@@ -378,7 +367,7 @@ impl Rebuilder {
         outcome: Result<(), kube::Error>,
     ) {
         let progress = self.progress.entry(key.clone()).or_default();
-        let back_off = self.settings.back_off * 2_u32.pow(progress.refused.min(5));
+        let backoff = self.settings.backoff * 2_u32.pow(progress.refused.min(5));
         match outcome {
             Ok(()) => {
                 let before = workload.members.iter().map(|(_, pod)| pod.uid.clone()).collect();
@@ -389,7 +378,9 @@ impl Rebuilder {
                 self.reconciler.enqueue_pod(&pod.uid);
                 let (name, slot, class) = (&pod.name, claim.slot, class.name());
                 let note = format!("evicted pod {name} of slot {slot}; {class} replaces it");
-                let about = (&workload.owner.object, Some(pod_reference(pod)));
+                let (namespace, uid) = (Some(pod.namespace.as_str()), Some(pod.uid.as_str()));
+                let pod = client::object_reference("Pod", namespace, name, uid);
+                let about = (&workload.owner.object, Some(pod));
                 self.events.record_normal(about, "RebuildingPod", "Rebuilding", note);
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
@@ -397,13 +388,13 @@ impl Rebuilder {
             }
             Err(kube::Error::Api(status)) if status.code == 429 => {
                 progress.refused += 1;
-                progress.wait_until = Some(Instant::now() + back_off);
+                progress.wait_until = Some(Instant::now() + backoff);
                 self.metrics.record_eviction("budget");
                 tracing::debug!(pod = pod.name, "eviction blocked by a disruption budget");
             }
             Err(error) => {
                 progress.refused += 1;
-                progress.wait_until = Some(Instant::now() + back_off);
+                progress.wait_until = Some(Instant::now() + backoff);
                 self.metrics.record_eviction("failed");
                 tracing::warn!(%error, pod = pod.name, "failed to evict pod");
             }
@@ -430,14 +421,14 @@ impl Rebuilder {
         };
         let found: Vec<SlotClaim> =
             self.reconciler.slots.all_claims().into_iter().filter(is_empty).collect();
-        let mut twice: HashMap<String, Vec<SlotClaim>> = HashMap::new();
+        let mut empty_twice: HashMap<String, Vec<SlotClaim>> = HashMap::new();
         for claim in &found {
             if self.empty.get(&claim.id) == Some(&claim.fence) {
-                twice.entry(claim.key.0.to_string()).or_default().push(claim.clone());
+                empty_twice.entry(claim.key.0.to_string()).or_default().push(claim.clone());
             }
         }
         self.empty = found.iter().map(|claim| (claim.id, claim.fence)).collect();
-        for (namespace, claims) in twice {
+        for (namespace, claims) in empty_twice {
             let freed =
                 self.reconciler.release_missing(&namespace, &ListParams::default(), claims).await;
             if let Err(error) = freed {
@@ -469,51 +460,5 @@ impl Rebuilder {
             // Other kinds are not watched; what is stored of them is small.
             _ => false,
         }
-    }
-}
-
-/// Evicts this pod, and not one that was recreated under the same name.
-async fn evict(client: &Client, pod: &LivePod) -> Result<(), kube::Error> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    let (params, body) = (PostParams::default(), eviction(pod));
-    let answer: Result<serde_json::Value, _> =
-        api.create_subresource("eviction", &pod.name, &params, &body).await;
-    answer.map(drop)
-}
-
-fn eviction(pod: &LivePod) -> Eviction {
-    let preconditions =
-        Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
-    Eviction {
-        delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
-        metadata: ObjectMeta {
-            name: Some(pod.name.clone()),
-            namespace: Some(pod.namespace.clone()),
-            ..ObjectMeta::default()
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::webhook::pod_cache::PodCache;
-    use crate::webhook::settings::NodeLabel;
-
-    #[test]
-    fn an_eviction_names_the_pod_and_its_uid_as_the_api_server_reads_them() {
-        let pod = json!({
-            "metadata": { "name": "web-1", "namespace": "shop", "uid": "u1" },
-            "spec": { "containers": [] },
-        });
-        let pods = PodCache::new(NodeLabel::default());
-        pods.apply(&serde_json::from_value(pod).unwrap());
-        let body = serde_json::to_value(eviction(&pods.get("u1").unwrap())).unwrap();
-        let expected = json!({
-            "apiVersion": "policy/v1", "kind": "Eviction",
-            "metadata": { "name": "web-1", "namespace": "shop" },
-            "deleteOptions": { "preconditions": { "uid": "u1" } },
-        });
-        assert_eq!(body, expected);
     }
 }

@@ -147,6 +147,11 @@ impl AdmissionResponse {
         Self { warnings: vec![truncate_warning(warning)], ..Self::default() }
     }
 
+    /// Rejected.
+    pub(super) fn rejected(code: u16, reason: &'static str, message: String) -> Self {
+        Self { rejection: Some(Rejection { code, reason, message }), ..Self::default() }
+    }
+
     /// The review to send back.
     pub(super) fn to_review(&self, uid: &str) -> Value {
         let mut response = json!({ "uid": uid, "allowed": self.rejection.is_none() });
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_of_a_new_pod_is_known_and_others_are_not_ours() {
+    fn only_reviews_of_new_pods_are_handled() {
         let ours = |change: &dyn Fn(&mut Value)| {
             let mut review = review();
             change(&mut review);
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_review_is_named_with_what_would_be_one() {
+    fn an_invalid_review_is_reported_with_the_accepted_values() {
         let wrong = |change: &dyn Fn(&mut Value)| {
             let mut review = review();
             change(&mut review);

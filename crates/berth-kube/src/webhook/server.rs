@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::AdmissionHandler;
-use super::metrics::Admission;
+use super::metrics::AdmissionResult;
 use super::review;
 use crate::http_server::{self, Limits};
 
@@ -93,7 +93,7 @@ async fn accept_tls(
 async fn mutate(State(handler): State<Arc<AdmissionHandler>>, uri: Uri, body: Body) -> Response {
     let began = Instant::now();
     let reject = |status: StatusCode, message: String| {
-        handler.metrics.record_admission(Admission::BadRequest, began.elapsed());
+        handler.metrics.record_admission(AdmissionResult::BadRequest, began.elapsed());
         (status, message).into_response()
     };
     let body = match tokio::time::timeout(READ_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {

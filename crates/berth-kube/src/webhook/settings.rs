@@ -96,7 +96,7 @@ impl NodeLabel {
 
 /// How the API server reaches the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum WebhookAddress {
     /// Through a Service in the webhook's own namespace.
     Service {
         /// Its name.
@@ -156,14 +156,14 @@ impl Default for SelfSignedTls {
 
 /// The webhook's registration with the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Install {
+pub struct InstallOptions {
     /// The name of the MutatingWebhookConfiguration.
     pub name: String,
     /// What the API server does when the webhook does not answer.
     pub failure_policy: FailurePolicy,
 }
 
-impl Default for Install {
+impl Default for InstallOptions {
     fn default() -> Self {
         Self { name: "berth-webhook".to_owned(), failure_policy: FailurePolicy::default() }
     }
@@ -171,23 +171,23 @@ impl Default for Install {
 
 /// How misplaced pods are replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rebuild {
+pub struct RebuildOptions {
     /// What happens to misplaced pods, unless their workload overrides it.
     pub on_change: OnChange,
     /// How often workloads are checked.
     pub every: Duration,
     /// The backoff after a refused eviction; it doubles each time, up to 32 times this.
-    pub back_off: Duration,
+    pub backoff: Duration,
     /// The Lease that elects the replica that evicts.
     pub lease: String,
 }
 
-impl Default for Rebuild {
+impl Default for RebuildOptions {
     fn default() -> Self {
         Self {
             on_change: OnChange::Rebuild,
             every: Duration::from_secs(2),
-            back_off: Duration::from_secs(5),
+            backoff: Duration::from_secs(5),
             lease: "berth-webhook-rebuild".to_owned(),
         }
     }
@@ -223,16 +223,16 @@ pub struct Options {
     /// How long the API server waits for an answer: 1 to 30 s. The webhook answers within four fifths.
     pub timeout: Duration,
     /// How the API server reaches the webhook.
-    pub reach: Reach,
+    pub reach: WebhookAddress,
     /// Where the certificate comes from.
     pub tls: TlsSource,
     /// The webhook's registration; absent: it is created elsewhere.
-    pub install: Option<Install>,
+    pub install: Option<InstallOptions>,
     /// Further namespaces whose pods are ignored, in addition to `kube-system`, `kube-public`,
     /// `kube-node-lease` and the webhook's own. A registration created elsewhere must exclude them as well.
     pub exclude_namespaces: Vec<String>,
     /// How misplaced pods are replaced.
-    pub rebuild: Rebuild,
+    pub rebuild: RebuildOptions,
     /// How long reviews are still answered after the stop: the API server keeps calling for a moment.
     pub linger: Duration,
 }
@@ -255,11 +255,11 @@ impl Options {
             on_invalid: OnInvalid::default(),
             on_error: OnError::default(),
             timeout: Duration::from_secs(5),
-            reach: Reach::Service { name: "berth-webhook".to_owned(), port: 443 },
+            reach: WebhookAddress::Service { name: "berth-webhook".to_owned(), port: 443 },
             tls: TlsSource::SelfSigned(SelfSignedTls::default()),
-            install: Some(Install::default()),
+            install: Some(InstallOptions::default()),
             exclude_namespaces: Vec::new(),
-            rebuild: Rebuild::default(),
+            rebuild: RebuildOptions::default(),
             linger: Duration::from_secs(3),
         }
     }
@@ -314,7 +314,7 @@ impl Options {
         if self.namespace.is_empty() {
             return wrong("namespace", &self.namespace, "the namespace the webhook runs in");
         }
-        if let Reach::Url(url) = &self.reach
+        if let WebhookAddress::Url(url) = &self.reach
             && !url.starts_with("https://")
         {
             return wrong("url", url, "a URL that begins with https://");

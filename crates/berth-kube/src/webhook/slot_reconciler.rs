@@ -219,7 +219,7 @@ impl SlotReconciler {
         wanted: Option<i64>,
     ) -> Result<Option<SlotClaim>, ReconcileError> {
         let unique = uuid::Uuid::now_v7();
-        let ask = |slot: Option<i64>| SlotRequest {
+        let request = |slot: Option<i64>| SlotRequest {
             key: owner.key.clone(),
             id,
             request_id: format!("adopt/{}/{unique}/{}", id.0, u8::from(slot.is_some())),
@@ -227,14 +227,14 @@ impl SlotReconciler {
             slot,
         };
         if let Some(slot) = wanted {
-            match self.slots.reserve(&ask(Some(slot))).await? {
+            match self.slots.reserve(&request(Some(slot))).await? {
                 SlotResult::Assigned(claim) => return Ok(Some(claim)),
                 // An ordinal is unique: its holder is gone, and the watch will report that.
                 SlotResult::Taken(_) if owner.ordering != SlotOrdering::Lowest => return Ok(None),
                 SlotResult::Taken(_) => {}
             }
         }
-        match self.slots.reserve(&ask(None)).await? {
+        match self.slots.reserve(&request(None)).await? {
             SlotResult::Assigned(claim) => Ok(Some(claim)),
             SlotResult::Taken(_) => Ok(None),
         }

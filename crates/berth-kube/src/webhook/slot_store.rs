@@ -26,6 +26,8 @@ use berth_ledger::{
 use thiserror::Error;
 use tokio::sync::oneshot;
 
+use crate::watch::parse_version;
+
 /// The node that stands for all on-demand nodes.
 const ON_DEMAND: &str = "kubernetes/on-demand";
 /// The node that stands for all spot nodes.
@@ -34,7 +36,7 @@ const SPOT: &str = "kubernetes/spot";
 /// Every revision of a Kubernetes workload is a workload of its own, which has one revision.
 const REVISION: i64 = 1;
 
-/// Nodes that stand for kinds have no agents and lack nothing.
+/// The two nodes have no agents, so filters on what agents report are off.
 const POLICY: &str = r#"
 name = "kubernetes-webhook"
 [filters]
@@ -42,7 +44,7 @@ off = ["heartbeat-fresh", "kvm", "scratch-disk", "overlay-healthy", "not-sick"]
 "#;
 
 /// Timeout of a write; the API server waits a few seconds for the whole admission.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attempts to assign a slot under contention.
 const TRIES: u32 = 8;
@@ -143,17 +145,17 @@ impl SlotStore {
             Backend::Sqlite(_) => Duration::from_millis(200),
             Backend::Postgres(_) => Duration::from_millis(25),
         };
-        options.ledger.retry_budget = PATIENCE;
+        options.ledger.retry_budget = WRITE_TIMEOUT;
         let placer = Placer::start(backend, &options).map_err(failed)?;
         let ledger = placer.ledger().clone();
         for (name, class) in [(ON_DEMAND, CapacityType::OnDemand), (SPOT, CapacityType::Spot)] {
             ledger.administer(Op::put_node(node_facts(name, class))).map_err(failed)?;
         }
-        let chores = MaintenanceConfig {
+        let config = MaintenanceConfig {
             reap_every: Duration::from_secs(1),
             ..MaintenanceConfig::default()
         };
-        let maintenance = MaintenanceWorker::start(ledger, chores).map_err(failed)?;
+        let maintenance = MaintenanceWorker::start(ledger, config).map_err(failed)?;
         Ok(Self { placer, catalog, lease_s, _maintenance: maintenance })
     }
 
@@ -204,14 +206,14 @@ impl SlotStore {
             match self.submit(request).await? {
                 PlaceAnswer::Granted(granted) => {
                     let claim = granted.grant.claims.first();
-                    let seat = claim.and_then(|claim| Some((claim, claim.slot?)));
-                    let Some((claim, seat)) = seat else {
+                    let assigned = claim.and_then(|claim| Some((claim, claim.slot?)));
+                    let Some((claim, slot)) = assigned else {
                         return Err(SlotStoreError::Refused("the claim has no slot".to_owned()));
                     };
                     return Ok(SlotResult::Assigned(SlotClaim {
                         id: request.id,
                         key: request.key.clone(),
-                        slot: seat.slot,
+                        slot: slot.slot,
                         class: class_of(&claim.node),
                         state: ClaimState::Held,
                         fence: claim.fence,
@@ -250,7 +252,7 @@ impl SlotStore {
         instance.workload = Some(request.key.1.to_string());
         instance.capacity_type = request.class;
         let slots =
-            request.slot.map(|slot| RequestedSlot { seat: slot_key(slot), takes_over: None });
+            request.slot.map(|slot| RequestedSlot { slot: slot_key(slot), takes_over: None });
         let request = PlaceRequest {
             request_id: Text::from(request.request_id.as_str()),
             tenant: Text::clone(&request.key.0),
@@ -292,9 +294,9 @@ impl SlotStore {
     /// The slot of an instance, as far as this replica knows.
     pub(super) fn cached_claim(&self, id: InstanceId) -> Option<SlotClaim> {
         let claim = self.catalog.read().claims.get(&ClaimKey::primary(id)).cloned()?;
-        let (key, seat) = (claim.workload()?, claim.seat?);
+        let (key, slot) = (claim.workload()?, claim.slot?.slot);
         let (class, state, fence) = (class_of(&claim.node), claim.state, claim.fence);
-        Some(SlotClaim { id, key, slot: seat.slot, class, state, fence })
+        Some(SlotClaim { id, key, slot, class, state, fence })
     }
 
     /// The slot of an instance, including reservations that another replica just made.
@@ -309,13 +311,13 @@ impl SlotStore {
         let ledger = self.placer.ledger().clone();
         let read = tokio::task::spawn_blocking(move || ledger.claim(key)).await;
         let Some(claim) = read.map_err(|_| SlotStoreError::Closed)?? else { return Ok(None) };
-        let (Some(workload), Some(seat)) = (claim.workload.clone(), claim.slot()) else {
+        let (Some(workload), Some(slot)) = (claim.workload.clone(), claim.slot()) else {
             return Ok(None);
         };
         Ok(Some(SlotClaim {
             id,
             key: (Text::clone(&claim.tenant), workload),
-            slot: seat.slot,
+            slot: slot.slot,
             class: class_of(&claim.node),
             state: claim.state,
             fence: claim.fence,
@@ -376,7 +378,7 @@ impl SlotStore {
             .map(|member| SlotClaim {
                 id: member.key.instance,
                 key: key.clone(),
-                slot: member.seat.slot,
+                slot: member.slot.slot,
                 class: class_of(&member.node),
                 state: member.state,
                 fence: member.fence,
@@ -445,9 +447,9 @@ fn class_of(node: &NodeId) -> CapacityType {
 
 /// Whether the known version is newer than the given one. Resource versions increase; those that are
 /// not numbers are never newer.
-fn is_newer(known: Option<&str>, published: Option<&str>) -> bool {
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
-    number(known).zip(number(published)).is_some_and(|(known, published)| known > published)
+fn is_newer(known: Option<&str>, version: Option<&str>) -> bool {
+    let numbers = known.and_then(parse_version).zip(version.and_then(parse_version));
+    numbers.is_some_and(|(known, version)| known > version)
 }
 
 /// A workload as it is stored. The release is the version of the object that the rule was read from.

@@ -3,13 +3,14 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _};
-use hashbrown::HashSet;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::PartialObjectMeta;
+use kube::core::Resource;
 use kube::runtime::reflector::{self, Lookup, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::Metrics;
 use super::owners::Stores;
 use super::slot_reconciler::SlotReconciler;
+use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
 /// An object that changed, such as a workload with new settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +47,7 @@ pub(super) fn watch_controllers(
     stop: &CancellationToken,
 ) -> Watched {
     let (changed, changes) = mpsc::unbounded_channel();
-    let tell = move |kind: &'static str| {
+    let notify = move |kind: &'static str| {
         let changed = changed.clone();
         move |namespace: Option<&str>, name: &str| {
             let (namespace, name) = (namespace.unwrap_or_default().to_owned(), name.to_owned());
@@ -53,25 +55,21 @@ pub(super) fn watch_controllers(
             let _ = changed.send(ChangedObject { kind, namespace, name });
         }
     };
-    let config = watcher::Config::default;
-    let deployments = watcher(Api::<Deployment>::all(client.clone()), config());
-    let deployments = deployments.modify(|it| {
+    let deployments = watch_all::<Deployment>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
         if let Some(spec) = &mut it.spec {
             spec.template = Default::default();
         }
     });
-    let sets = watcher(Api::<ReplicaSet>::all(client.clone()), config());
-    let sets = sets.modify(|it| {
+    let sets = watch_all::<ReplicaSet>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
         if let Some(spec) = &mut it.spec {
             spec.template = None;
         }
     });
-    let stateful = watcher(Api::<StatefulSet>::all(client.clone()), config());
-    let stateful = stateful.modify(|it| {
+    let stateful = watch_all::<StatefulSet>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
         if let Some(spec) = &mut it.spec {
@@ -79,52 +77,55 @@ pub(super) fn watch_controllers(
             spec.volume_claim_templates = None;
         }
     });
-    let nodes = watcher(Api::<PartialObjectMeta<Node>>::all(client.clone()), config());
-    let nodes = nodes.modify(|it| {
+    let nodes = watch_all::<PartialObjectMeta<Node>>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.metadata.annotations = None;
     });
     Watched {
         stores: Stores {
-            deployments: watch_into_store(deployments, metrics, stop, tell("Deployment")),
-            replica_sets: watch_into_store(sets, metrics, stop, tell("ReplicaSet")),
-            stateful_sets: watch_into_store(stateful, metrics, stop, tell("StatefulSet")),
+            deployments: watch_into_store(deployments, metrics, notify("Deployment")),
+            replica_sets: watch_into_store(sets, metrics, notify("ReplicaSet")),
+            stateful_sets: watch_into_store(stateful, metrics, notify("StatefulSet")),
         },
-        nodes: watch_into_store(nodes, metrics, stop, tell("Node")),
+        nodes: watch_into_store(nodes, metrics, notify("Node")),
         changes,
     }
+}
+
+fn watch_all<K>(
+    client: &Client,
+    stop: &CancellationToken,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watch_events(Api::all(client.clone()), watcher::Config::default(), stop.clone())
 }
 
 /// Keeps a store of what a watch reports, and notifies of changes.
 fn watch_into_store<K>(
     stream: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
     metrics: &Arc<Metrics>,
-    stop: &CancellationToken,
-    tell: impl Fn(Option<&str>, &str) + Send + 'static,
+    notify: impl Fn(Option<&str>, &str) + Send + 'static,
 ) -> Store<K>
 where
     K: Lookup + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
 {
     let (store, writer) = reflector::store();
-    let stream = reflector::reflector(writer, stream.default_backoff());
-    let (metrics, stop) = (Arc::clone(metrics), stop.clone());
+    let stream = reflector::reflector(writer, stream);
+    let metrics = Arc::clone(metrics);
     tokio::spawn(async move {
-        let mut stream = std::pin::pin!(stream);
-        loop {
-            let event = tokio::select! {
-                () = stop.cancelled() => return,
-                event = stream.next() => event,
-            };
+        let mut stream = pin!(stream);
+        while let Some(event) = stream.next().await {
             match event {
-                Some(Ok(Event::Apply(it) | Event::InitApply(it) | Event::Delete(it))) => {
+                Ok(Event::Apply(it) | Event::InitApply(it) | Event::Delete(it)) => {
                     if let Some(name) = it.name() {
-                        tell(it.namespace().as_deref(), &name);
+                        notify(it.namespace().as_deref(), &name);
                     }
                 }
-                Some(Ok(Event::Init | Event::InitDone)) => {}
-                Some(Err(error)) => record_watch_error(&metrics, &error),
-                None => return,
+                Ok(Event::Init | Event::InitDone) => {}
+                Err(error) => record_watch_error(&metrics, &error),
             }
         }
     });
@@ -144,36 +145,26 @@ pub(super) async fn watch_pods(
     listed: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
-    let stream = watcher(Api::<Pod>::all(client), watcher::Config::default());
-    let mut stream = std::pin::pin!(stream.default_backoff());
-    let mut fresh: HashSet<String> = HashSet::new();
-    loop {
-        let event = tokio::select! {
-            () = stop.cancelled() => return,
-            event = stream.next() => event,
+    let mut stream = pin!(watch_all::<Pod>(&client, &stop));
+    let mut index = ObjectIndex::default();
+    while let Some(event) = stream.next().await {
+        let deltas = match event {
+            Ok(event) => index.apply_event(event),
+            Err(error) => {
+                record_watch_error(&metrics, &error);
+                continue;
+            }
         };
-        match event {
-            Some(Ok(Event::Init)) => fresh.clear(),
-            Some(Ok(Event::InitApply(pod))) => {
-                fresh.extend(pod.metadata.uid.clone());
-                apply_pod(&reconciler, &pod, *listed.borrow());
-            }
-            Some(Ok(Event::InitDone)) => {
-                for gone in reconciler.pods.keep_only(&fresh) {
-                    reconciler.enqueue_gone(gone);
+        for delta in deltas {
+            match delta {
+                WatchDelta::Updated(pod) => apply_pod(&reconciler, &pod, *listed.borrow()),
+                WatchDelta::Deleted(_, uid) => {
+                    if let Some(gone) = reconciler.pods.remove(&uid) {
+                        reconciler.enqueue_gone(gone);
+                    }
                 }
-                fresh.clear();
-                listed.send_replace(true);
+                WatchDelta::Synced => drop(listed.send_replace(true)),
             }
-            Some(Ok(Event::Apply(pod))) => apply_pod(&reconciler, &pod, *listed.borrow()),
-            Some(Ok(Event::Delete(pod))) => {
-                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-                if let Some(gone) = reconciler.pods.remove(uid) {
-                    reconciler.enqueue_gone(gone);
-                }
-            }
-            Some(Err(error)) => record_watch_error(&metrics, &error),
-            None => return,
         }
     }
 }

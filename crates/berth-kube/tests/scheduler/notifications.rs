@@ -72,7 +72,7 @@ async fn nothing_is_scheduled_or_ready_before_all_kinds_are_listed() {
     });
     let replica = Replica::start(&fake, |_| {}).await;
     let mut missing = String::new();
-    for _ in 0..500 {
+    for _ in 0..6000 {
         missing = replica.get("/readyz", "*/*").await.1;
         if missing == "not listed yet: persistentvolumes\n" {
             break;

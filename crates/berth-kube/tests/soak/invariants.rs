@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_kube_fake::{Binding, Departure};
+use berth_kube_fake::{Binding, DeletedPod};
 use serde_json::Value;
 
 use crate::checker::{self, Violation, World, check_bindings, check_final, check_placement};
@@ -146,7 +146,7 @@ fn replay(
     nodes: &[Value],
     everybody: &[&Value],
     bindings: &[Binding],
-    departures: &[Departure],
+    departures: &[DeletedPod],
 ) -> Vec<Violation> {
     let by_uid: BTreeMap<&str, &Value> = everybody.iter().map(|it| (uid(it), *it)).collect();
     let bound = uids(bindings);
@@ -199,7 +199,7 @@ fn spreads(nodes: &[Value], pods: &[Value]) -> Vec<Violation> {
 }
 
 /// Pods that had to go though nobody may have wanted it.
-fn driven_out(departures: &[Departure]) -> Vec<String> {
+fn driven_out(departures: &[DeletedPod]) -> Vec<String> {
     let wrong = departures
         .iter()
         .filter(|it| !matches!(Fate::of(&it.pod), Some(Fate::Low | Fate::Fleeting)));

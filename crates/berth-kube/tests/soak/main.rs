@@ -29,7 +29,7 @@ fn a_replica_of_the_scheduler() {
 }
 
 fn report(record: &Record) {
-    let low = |it: &&berth_kube_fake::Departure| Fate::of(&it.pod) == Some(Fate::Low);
+    let low = |it: &&berth_kube_fake::DeletedPod| Fate::of(&it.pod) == Some(Fate::Low);
     println!(
         "{} nodes, {} pods in the end, {} bindings ({} by the rival), {} pods gone ({} preempted), {} events, {:.1} s",
         record.nodes.len(),

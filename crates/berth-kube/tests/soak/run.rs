@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_kube_fake::{Binding, Departure, FakeApi, Faults, Options};
+use berth_kube_fake::{Binding, DeletedPod, FakeApi, Faults, Options};
 use fastrand::Rng;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ pub(crate) struct Record {
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,
     pub(crate) bindings: Vec<Binding>,
-    pub(crate) departures: Vec<Departure>,
+    pub(crate) departures: Vec<DeletedPod>,
     pub(crate) kills: Vec<Kill>,
     /// Pods that the rival was told to have bound.
     pub(crate) by_rival: usize,
@@ -289,7 +289,7 @@ impl Stage {
             pods: fake.list("pods"),
             events: fake.list("events.events.k8s.io"),
             bindings: fake.bindings(),
-            departures: fake.departures(),
+            departures: fake.deleted_pods(),
             kills: self.kills,
             by_rival: self.by_rival,
             took,

@@ -40,7 +40,7 @@ async fn two_replicas_are_right_in_the_end_whatever_goes_wrong() {
     };
     let quick = |options: &mut Options| {
         options.rebuild.every = Duration::from_millis(200);
-        options.rebuild.back_off = Duration::from_millis(100);
+        options.rebuild.backoff = Duration::from_millis(100);
         options.reserve_for = Duration::from_secs(3);
     };
     let first = |options: &mut Options| {

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const HOST: &str = "berth-webhook.berth.svc";
 
 /// How long a test waits for something that must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Reviews have ids of their own.
 static REVIEWS: AtomicU64 = AtomicU64::new(1);
@@ -103,7 +103,7 @@ impl Fixture {
         };
         let quick = |options: &mut Options| {
             options.rebuild.every = Duration::from_millis(200);
-            options.rebuild.back_off = Duration::from_millis(100);
+            options.rebuild.backoff = Duration::from_millis(100);
         };
         Self::with(alive, quick).await
     }
@@ -184,7 +184,7 @@ impl Fixture {
         let looking = tokio::task::spawn_blocking(move || {
             let ledger = Ledger::open(backend, LedgerOptions::default()).unwrap();
             let is_bound = |claim: &Claim| !matters(claim) || claim.state == ClaimState::Active;
-            for _ in 0..1000 {
+            for _ in 0..9000 {
                 if ledger.claims_page(None, 1000).unwrap().iter().all(is_bound) {
                     return;
                 }

@@ -28,7 +28,7 @@ async fn preview(fixture: &Fixture, pod: &Value) -> String {
 
 /// Waits until the next pod would get this slot.
 async fn until_next_is(fixture: &Fixture, pod: &Value, slot: &str) {
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+    let waited = tokio::time::timeout(Duration::from_secs(90), async {
         while preview(fixture, pod).await != slot {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -56,7 +56,7 @@ async fn one_pod_is_evicted_at_a_time_and_the_next_when_the_replacement_is_ready
     until(&fixture, "web", "0:S 1:S 2:S 3:S 4:S 5:S").await;
     annotate(&fixture, "deployments", "web", count(6)).await;
     let mut least = 6;
-    let watched = tokio::time::timeout(Duration::from_secs(30), async {
+    let watched = tokio::time::timeout(Duration::from_secs(90), async {
         loop {
             let ready = pods(&fixture.fake).iter().filter(|pod| is_ready(pod)).count();
             least = least.min(ready);

@@ -285,7 +285,7 @@ async fn when_the_ledger_is_unavailable_pods_pass_with_a_warning_and_later_get_t
     assert!(answer.is_untouched(), "{answer:?}");
     assert_eq!(answer.warnings().len(), 1);
     postgres.restart().unwrap();
-    let back = tokio::time::timeout(Duration::from_secs(30), async {
+    let back = tokio::time::timeout(Duration::from_secs(90), async {
         loop {
             let answer = fixture.review(&pod).await;
             if !answer.is_untouched() {

@@ -118,7 +118,7 @@ async fn s14_a_creation_that_is_rejected_frees_its_slot_when_the_reservation_end
     let refused = fixture.fake.create(pod.clone()).await;
     assert!(refused.is_err(), "the quota refuses it after the webhook gave it slot 0");
     assert_eq!(fixture.review(&pod).await.slot(&pod), "1 spot");
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+    let waited = tokio::time::timeout(Duration::from_secs(90), async {
         loop {
             let mut dry = review(&review_id(), &pod);
             dry["request"]["dryRun"] = json!(true);

@@ -72,7 +72,7 @@ pub(crate) async fn authenticate(
     };
     let caller = caller(&state.access, &request);
     let is_open = access == Access::Open
-        || (path == "/metrics" && state.control.settings.load().open_metrics);
+        || (path == "/metrics" && state.control.lifecycle.settings().open_metrics);
     match (access, caller) {
         (_, Some(caller)) if is_open => drop(request.extensions_mut().insert(caller)),
         (_, None) if is_open => {}

@@ -1,5 +1,7 @@
 //! Reading requests: bodies, queries and paths, with errors that name the field.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::ApiError;
 use crate::state::AppState;
+use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
 /// A JSON body.
@@ -167,5 +170,22 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         parts.extensions.get::<Self>().cloned().ok_or_else(super::auth::not_signed_in)
+    }
+}
+
+/// What almost every handler needs: the control plane, and who calls.
+pub(crate) struct RequestContext {
+    /// The control plane.
+    pub(crate) control: Arc<ControlPlane>,
+    /// Who sends the request.
+    pub(crate) caller: Caller,
+}
+
+impl FromRequestParts<AppState> for RequestContext {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        Ok(Self { control: Arc::clone(&state.control), caller })
     }
 }

@@ -272,8 +272,8 @@ fn described(name: &str, schema: &Value) -> Schema {
         let sole = list(variant, "enum").first().and_then(Value::as_str);
         let tag = variant.pointer("/properties/kind/enum/0").and_then(Value::as_str);
         let named = sole.or(tag).unwrap_or(&kind.text).to_owned();
-        let told = if about.is_empty() { named } else { format!("{named}: {about}") };
-        Kind { text: told, schema: kind.schema }
+        let text = if about.is_empty() { named } else { format!("{named}: {about}") };
+        Kind { text, schema: kind.schema }
     });
     Schema {
         name: name.to_owned(),

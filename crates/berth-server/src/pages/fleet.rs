@@ -42,7 +42,7 @@ pub(crate) fn fleet_page(
     decisions: &[Decision],
 ) -> Response {
     let now = control.now();
-    let tickets = control.queue.list(&control.settings.load(), now);
+    let tickets = control.queue.list(&control.lifecycle.settings(), now);
     let mut frame = Frame::new("Fleet", Some(caller));
     frame.refresh_s = Some(REFRESH_S);
     let (grid, totals) = {

@@ -314,19 +314,19 @@ fn meaning(code: &str) -> Option<CodeMeaning> {
 pub(crate) struct ProblemPage {
     frame: Frame,
     code: String,
-    told: CodeMeaning,
+    about: CodeMeaning,
     others: Vec<&'static str>,
 }
 
 impl ProblemPage {
     /// The page of a code; absent when there is no such code.
     pub(crate) fn of(code: &str, caller: Option<&Caller>) -> Option<Self> {
-        let told = meaning(code)?;
+        let about = meaning(code)?;
         let filters = FILTERS.iter().map(|filter| filter.code);
         let mut others: Vec<&str> = CODES.iter().map(|(code, _, _)| *code).chain(filters).collect();
         others.sort_unstable();
         others.dedup();
-        Some(Self { frame: Frame::new(code, caller), code: code.to_owned(), told, others })
+        Some(Self { frame: Frame::new(code, caller), code: code.to_owned(), about, others })
     }
 }
 

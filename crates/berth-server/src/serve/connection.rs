@@ -157,7 +157,7 @@ content-length: 147\r\n\
 \r\n\
 {\"code\":\"too_many_connections\",\"title\":\"too many connections\",\"status\":503,\"detail\":\"this server takes no more connections now\",\"retry_after_s\":1}\n";
 
-/// Tells a client that there are too many, in a second or not at all.
+/// Answers that there are too many connections, within a second or not at all.
 pub(super) async fn refuse(mut stream: TcpStream) {
     let tell = async {
         stream.write_all(FULL).await?;

@@ -150,7 +150,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &Task
             }
         }
     }
-    // Whoever is connected already, as far as they know, is served too.
+    // Clients that are connected already are served, too.
     while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
         start_connection(stream, peer, shared, connections);
     }

@@ -219,12 +219,12 @@ fn write_public(path: &Path, text: &str) -> Result<(), CertificateError> {
 /// Writes a file that is whole at any moment.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     // One that was left behind may have another mode.
-    let _ = std::fs::remove_file(&beside);
+    let _ = std::fs::remove_file(&temporary);
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(mode).open(&beside)?;
+    let mut file = options.write(true).create_new(true).mode(mode).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&beside, path)
+    std::fs::rename(&temporary, path)
 }

@@ -20,7 +20,7 @@ use crate::metrics::HttpMetrics;
 use crate::state::AppState;
 use berth_api::wire::WireRequest as Request;
 use berth_control::caller::Caller;
-use berth_control::elastic::{self, AskedBy};
+use berth_control::elastic::{self, PermitCaller};
 use berth_control::{ControlError, ErrorKind};
 
 /// The largest body, as agents expect it. A longer one is read no further, and so is no JSON.
@@ -140,7 +140,7 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
     };
     let unit =
         request.unit.unwrap_or_else(|| request.in_slots(elastic::unit_of(control, instance)));
-    let by = AskedBy {
+    let by = PermitCaller {
         tenant: Some(Text::from(request.pod.namespace.as_str())),
         node: caller.node().cloned(),
         sees_nodes: false,
@@ -157,7 +157,7 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
         headroom: None,
         load: request.load,
     };
-    let permit = elastic::ask(control, by, instance, &wish).await;
+    let permit = elastic::request_permit(control, by, instance, &wish).await;
     let permit = permit.map_err(|error| refused(&error, &request))?;
     Ok(axum::Json(request.answer(permit.permit, permit.frozen)).into_response())
 }

@@ -92,7 +92,7 @@ impl Server {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = router(state.clone(), HttpLimits::default());
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        let stopping = control.stopping.clone();
+        let stopping = control.lifecycle.stopping().clone();
         let serving = tokio::spawn(async move {
             let stopped = async move { stopping.cancelled().await };
             axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
@@ -101,7 +101,7 @@ impl Server {
         drop(Client::new(Connect { url: url.clone(), ..Connect::default() }).unwrap());
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
-            .timeout(Duration::from_secs(30))
+            .timeout(TIMEOUT)
             .build()
             .unwrap();
         Self { control, state, url, http, serving, folder }
@@ -109,7 +109,7 @@ impl Server {
 
     /// Stops, and waits until everyone has been answered.
     pub(crate) async fn stop(mut self) {
-        self.control.stopping.cancel();
+        self.control.lifecycle.stop();
         tokio::time::timeout(TIMEOUT, &mut self.serving).await.unwrap().unwrap();
     }
 
@@ -256,7 +256,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.control.stopping.cancel();
+        self.control.lifecycle.stop();
     }
 }
 

@@ -78,7 +78,7 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
     assert_eq!(node["facts"]["state"], "active");
     assert_eq!(stage.claim(&big).await["node"], "n1");
     assert_eq!(stage.claim(&moved).await["node"], "n2");
-    assert!(stage.server.control.drains.nodes().is_empty());
+    assert!(stage.server.control.moves.drains.nodes().is_empty());
 
     // Uncordon and cordon end a drain as well, and no loop begins it again.
     for (verb, state) in [("uncordon", "active"), ("cordon", "cordoned")] {
@@ -89,7 +89,7 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
         stage.server.wait_for_loop_pass("drains").await;
         let node = stage.server.get(&stage.operator, "/v1/nodes/n1").await.expect(200).json();
         assert_eq!(node["facts"]["state"], state);
-        assert!(stage.server.control.drains.nodes().is_empty());
+        assert!(stage.server.control.moves.drains.nodes().is_empty());
     }
     stage.server.stop().await;
 }
@@ -120,7 +120,7 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     let state = berth_engine::NodeState::Active;
     let op = berth_ledger::Op::SetNodeState { node: node.clone(), state, expect: None };
     stage.server.control.submit(op).await.unwrap();
-    let drains = &stage.server.control.drains;
+    let drains = &stage.server.control.moves.drains;
     wait_until("the drain of n2 is forgotten", async || drains.get(&node).is_none()).await;
     let release = format!("/v1/claims/{other}/release");
     let body = json!({"confirmed": true});
@@ -128,7 +128,7 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     stage.until("n1", |drain| drain.state == DrainState::Done).await;
     // An empty node can be removed, and with it all that was known of its drain.
     stage.server.delete(&stage.operator, "/v1/nodes/n1").await.expect(204);
-    assert!(stage.server.control.drains.nodes().is_empty());
+    assert!(stage.server.control.moves.drains.nodes().is_empty());
     stage.server.stop().await;
 }
 
@@ -216,7 +216,7 @@ async fn a_generation_that_was_not_read_begins_nothing() {
     let path = "/v1/nodes/n1/drain";
     let reply = stage.server.send(Some(&stage.operator), "POST", path, Some(&body), &stale).await;
     reply.problem(412, "stale");
-    assert!(stage.server.control.drains.nodes().is_empty());
+    assert!(stage.server.control.moves.drains.nodes().is_empty());
     for (body, field) in [
         (json!({"deadline_s": 0}), "deadline_s"),
         (json!({"deadline_s": 604_801}), "deadline_s"),
@@ -247,6 +247,6 @@ async fn a_dry_run_says_where_everything_would_go_and_changes_nothing() {
     assert_eq!(blocked.state, DrainState::Blocked);
     let read = stage.server.get(&stage.operator, "/v1/nodes/n1/drain").await;
     read.problem(409, "not_draining");
-    assert!(stage.server.control.drains.nodes().is_empty());
+    assert!(stage.server.control.moves.drains.nodes().is_empty());
     stage.server.stop().await;
 }

@@ -14,7 +14,7 @@ async fn a_notice_with_a_sign_of_life_empties_the_node_at_once() {
     let heard = stage.server.post(&agent, path, &beat).await.expect(200).json();
     assert_eq!(heard["state"], "draining");
     let node = berth_engine::NodeId::new("n1");
-    let drains = &stage.server.control.drains;
+    let drains = &stage.server.control.moves.drains;
     let urgency = drains.urgency(&node, stage.server.control.now());
     assert_eq!(urgency, HostState::Reclaimed);
     let first = stage.until("n1", |drain| drain.state == DrainState::Done).await;

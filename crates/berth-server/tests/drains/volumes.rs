@@ -90,7 +90,7 @@ async fn a_volume_moves_and_the_instance_that_uses_it_follows() {
 
     say(&stage, "n2", "copied").await;
     told_to_stop(&stage, &id).await;
-    assert!(stage.server.control.volume_moves.is_stopping("data"));
+    assert!(stage.server.control.moves.volume_moves.is_stopping("data"));
     stage.report("n1", std::slice::from_ref(&id), "stopped").await;
     until(&stage, "syncing").await;
     let heard = stage.report("n2", &[], "running").await;

@@ -395,7 +395,7 @@ fn roof() -> Value {
 pub(crate) fn speak(server: &Server, settings: WireSettings) -> String {
     let listener = berth_server::serve::Server::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
     let at = listener.addresses()[0];
-    let stopping = server.control.stopping.clone();
+    let stopping = server.control.lifecycle.stopping().clone();
     let stop = Stop { closing: stopping.clone(), cut: stopping, ..Stop::default() };
     let app = wire::router(server.state.clone(), settings);
     tokio::spawn(listener.run(app, stop));

@@ -2,6 +2,9 @@
 //! with what it checks.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::seen::{NodeSeen, Pair, PermitSeen, Seen};
 
@@ -18,6 +21,8 @@ pub(crate) struct Truth {
     pub(crate) bounds: (Pair, Pair),
     /// The highest number that its agent was answered.
     pub(crate) seq: u64,
+    /// The role and node of the claim that it must have beside the primary one while it moves.
+    pub(crate) second_claim: Option<(&'static str, String)>,
 }
 
 /// What may have happened in a step, beyond growth that was granted.
@@ -52,7 +57,39 @@ pub(crate) fn charge(raw: Pair, permille: i64) -> Pair {
     raw.of(|raw| (raw * 1000 + permille - 1) / permille)
 }
 
+/// How long a picture may keep changing before it is judged as it is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 impl Auditor {
+    /// Reads everything and says what is wrong.
+    ///
+    /// The lists of a picture are read one after another. If it looks wrong it is read again: when
+    /// nothing has changed meanwhile, it was of one moment and the complaint stands; when something
+    /// has, it is the new picture that is judged.
+    pub(crate) async fn audit(
+        &mut self,
+        read: impl AsyncFn() -> Seen,
+        truth: &BTreeMap<String, Truth>,
+        excuse: &Excuse,
+        answers: &[Answered],
+    ) -> Vec<String> {
+        let began = Instant::now();
+        let (last, counted) = (self.last.clone(), self.counted);
+        let mut seen = read().await;
+        loop {
+            let wrong = self.look(seen.clone(), truth, excuse, answers);
+            if wrong.is_empty() {
+                return wrong;
+            }
+            let again = read().await;
+            if again == seen || began.elapsed() > PATIENCE {
+                return wrong;
+            }
+            (self.last, self.counted) = (last.clone(), counted);
+            seen = again;
+        }
+    }
+
     /// Looks at everything after a step, and says what is wrong. What was seen becomes the last.
     pub(crate) fn look(
         &mut self,
@@ -272,6 +309,14 @@ fn claims(id: &str, truth: &Truth, seen: &Seen, wrong: &mut Vec<String>) {
     if target.len() + source.len() > 1 {
         let (targets, sources) = (target.len(), source.len());
         wrong.push(format!("{id} has {targets} places to go to and {sources} that it came from"));
+    }
+    let mut second = target.iter().chain(&source);
+    let expected = truth.second_claim.as_ref();
+    if expected.is_some_and(|(role, node)| !second.any(|it| it.role == *role && it.node == *node)) {
+        wrong.push(format!("{id} has no second claim, and should have {expected:?}"));
+    }
+    if expected.is_none() && target.len() + source.len() > 0 {
+        wrong.push(format!("{id} does not move, and has a second claim"));
     }
     if target.iter().chain(&source).any(|it| it.node == truth.node) {
         wrong.push(format!("{id} moves to where it is"));

@@ -1,6 +1,7 @@
 //! The auditor itself: shown a broken picture, it must complain.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::auditor::{Answered, Auditor, Excuse, Truth};
 use crate::seen::{ClaimSeen, NodeSeen, Pair, PermitSeen, Seen};
@@ -44,6 +45,7 @@ fn picture() -> (Seen, BTreeMap<String, Truth>) {
         claims: vec![claim("a", 4), claim("b", 5)],
         permits: [("a".to_owned(), permit(4, 0)), ("b".to_owned(), permit(3, 2))].into(),
         leaving: BTreeMap::new(),
+        migrations: BTreeMap::new(),
     };
     let truth = |uses: i64| Truth {
         node: "n1".to_owned(),
@@ -52,6 +54,7 @@ fn picture() -> (Seen, BTreeMap<String, Truth>) {
         elastic: true,
         bounds: (pair(1), pair(8)),
         seq: 3,
+        second_claim: None,
     };
     (seen, [("a".to_owned(), truth(4)), ("b".to_owned(), truth(5))].into())
 }
@@ -196,4 +199,51 @@ fn an_answer_that_cannot_be_is_noticed() {
 fn what_is_left_of_an_instance_that_is_gone_is_noticed() {
     let said = complaints(|_, truth| drop(truth.remove("a")), None);
     assert!(said.contains("a has a primary claim and is gone"), "{said}");
+}
+
+#[test]
+fn a_move_without_its_place_and_a_place_without_a_move_are_noticed() {
+    let held = |truth: &mut BTreeMap<String, Truth>| {
+        truth.get_mut("a").unwrap().second_claim = Some(("migration_target", "n2".to_owned()));
+    };
+    let claim = |seen: &mut Seen| {
+        let mut claim = seen.claims[0].clone();
+        (claim.role, claim.node) = ("migration_target".to_owned(), "n2".to_owned());
+        seen.claims.push(claim);
+    };
+    let said = complaints(|_, truth| held(truth), None);
+    assert!(said.contains("a has no second claim"), "{said}");
+    let said = complaints(|seen, _| claim(seen), None);
+    assert!(said.contains("a does not move, and has a second claim"), "{said}");
+    let both = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
+        claim(seen);
+        held(truth);
+    };
+    assert_eq!(complaints(both, None), "");
+}
+
+/// Has the auditor read these pictures one after another, the last one forever.
+async fn audit_pictures(pictures: Vec<Seen>) -> Vec<String> {
+    let (_, truth) = picture();
+    let number = AtomicUsize::new(0);
+    let read = async || {
+        let at = number.fetch_add(1, Ordering::Relaxed).min(pictures.len() - 1);
+        pictures[at].clone()
+    };
+    Auditor::default().audit(read, &truth, &Excuse::default(), &[]).await
+}
+
+#[tokio::test]
+async fn a_picture_of_two_moments_is_read_again_and_a_wrong_one_is_still_wrong() {
+    let (sound, _) = picture();
+    let mut torn = sound.clone();
+    torn.nodes.get_mut("n1").unwrap().reserved = pair(8);
+    assert_eq!(audit_pictures(vec![torn.clone(), sound.clone()]).await, Vec::<String>::new());
+    let said = audit_pictures(vec![torn.clone()]).await.join("\n");
+    assert!(said.contains("reserved"), "{said}");
+    // Wrong in another way each time, and then for good.
+    let mut other = sound;
+    other.nodes.get_mut("n1").unwrap().buffer = pair(1);
+    let said = audit_pictures(vec![torn, other]).await.join("\n");
+    assert!(said.contains("buffer") && !said.contains("reserved"), "{said}");
 }

@@ -1,6 +1,7 @@
 //! What agents know of their instances, which is more than servers do: what is really used.
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::auditor::Truth;
 use crate::seen::Pair;
@@ -50,6 +51,7 @@ pub(crate) struct Moving {
     pub(crate) source: String,
     pub(crate) target: String,
     pub(crate) stage: Stage,
+    pub(crate) since: Instant,
 }
 
 /// An instance, as its agent knows it.
@@ -85,6 +87,12 @@ impl Guest {
             elastic: self.elastic,
             bounds: (self.min, self.max),
             seq: self.sent,
+            second_claim: self.moving.as_ref().map(|moving| match moving.stage {
+                Stage::Held | Stage::Copying | Stage::Dropping => {
+                    ("migration_target", moving.target.clone())
+                }
+                Stage::Switched => ("migration_source", moving.source.clone()),
+            }),
         }
     }
 

@@ -117,6 +117,7 @@ impl Model {
 
     /// One step, and a look at everything.
     pub(crate) async fn step(&mut self, number: u64) {
+        self.start_overdue_moves().await;
         let elastic: Vec<String> = self.ids(|guest| guest.elastic);
         let all = self.ids(|_| true);
         let what = match self.dice.roll(100) {
@@ -141,7 +142,7 @@ impl Model {
         self.audit().await;
     }
 
-    fn ids(&self, which: impl Fn(&Guest) -> bool) -> Vec<String> {
+    pub(crate) fn ids(&self, which: impl Fn(&Guest) -> bool) -> Vec<String> {
         self.guests.iter().filter(|(_, guest)| which(guest)).map(|(id, _)| id.clone()).collect()
     }
 
@@ -160,11 +161,11 @@ impl Model {
 
     /// Has everything judged.
     pub(crate) async fn audit(&mut self) {
-        let seen = self.stage.look().await;
         let truth = self.guests.iter().map(|(id, guest)| (id.clone(), guest.truth())).collect();
         let answers = std::mem::take(&mut self.answers);
         let excuse = std::mem::take(&mut self.excuse);
-        let wrong = self.auditor.look(seen, &truth, &excuse, &answers);
+        let (stage, auditor) = (&self.stage, &mut self.auditor);
+        let wrong = auditor.audit(async || stage.look().await, &truth, &excuse, &answers).await;
         assert!(
             wrong.is_empty(),
             "seed {}\n{}\nwrong:\n{}\nseen: {:#?}",
@@ -317,7 +318,8 @@ impl Model {
         stage
             .until("the other server knows", async || {
                 let seen = stage.look().await;
-                seen.claims == last.claims && seen.nodes == last.nodes
+                (seen.claims == last.claims && seen.nodes == last.nodes)
+                    && seen.migrations == last.migrations
             })
             .await;
     }

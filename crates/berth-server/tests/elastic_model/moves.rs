@@ -1,11 +1,26 @@
 //! The steps of instances that move while they run, as their agents play them.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::guests::{Moving, Stage};
 use crate::model::{Model, NODES};
 
+/// When an agent starts a move at the latest: the server gives up after 120 s.
+const START_WITHIN: Duration = Duration::from_secs(40);
+
 impl Model {
+    /// Has agents start what they were told long ago; only on a machine that is very busy.
+    pub(crate) async fn start_overdue_moves(&mut self) {
+        let is_overdue =
+            |moving: &Moving| moving.stage == Stage::Held && moving.since.elapsed() > START_WITHIN;
+        for id in self.ids(|guest| guest.moving.as_ref().is_some_and(is_overdue)) {
+            self.go_on(&id).await;
+        }
+    }
+
     async fn report(&self, node: &str, id: &str, step: &str) -> crate::common::Reply {
         let body = json!({ "id": id, "step": step });
         self.stage.post(&format!("/v1/nodes/{node}/migrations"), &body).await
@@ -27,7 +42,8 @@ impl Model {
         if moving["state"] == "target_held" {
             let text = |field: &str| moving[field].as_str().unwrap().to_owned();
             let target = text("target");
-            let moving = Moving { id: text("id"), source, target, stage: Stage::Held };
+            let (id_of_move, stage, since) = (text("id"), Stage::Held, Instant::now());
+            let moving = Moving { id: id_of_move, source, target, stage, since };
             self.guests.get_mut(id).unwrap().moving = Some(moving);
         }
         format!("{id} moves to {}: {}", moving["target"], moving["state"])
@@ -36,7 +52,7 @@ impl Model {
     /// Takes a move one step further.
     pub(crate) async fn go_on(&mut self, id: &str) -> String {
         let Some(moving) = self.guests[id].moving.clone() else { return self.begin_move(id).await };
-        let Moving { id: migration, source, target, stage } = &moving;
+        let Moving { id: migration, source, target, stage, .. } = &moving;
         match stage {
             Stage::Held => {
                 self.report(source, migration, "copying").await.expect(200);
@@ -94,7 +110,7 @@ impl Model {
     /// A move fails or is called off, at whatever stage it is.
     pub(crate) async fn end_move(&mut self, id: &str) -> String {
         let Some(moving) = self.guests[id].moving.clone() else { return self.begin_move(id).await };
-        let Moving { id: migration, source, target, stage } = &moving;
+        let Moving { id: migration, source, target, stage, .. } = &moving;
         let is_late = matches!(stage, Stage::Switched | Stage::Dropping);
         let kind = self.dice.roll(3);
         let by_target = kind == 1;
@@ -128,7 +144,7 @@ impl Model {
         let guest = self.guests.remove(id).unwrap();
         let body = json!({ "confirmed": true, "reason": "deleted" });
         self.stage.post(&format!("/v1/claims/{id}/release"), &body).await.expect(200);
-        let Some(Moving { id: migration, source, target, stage }) = guest.moving else {
+        let Some(Moving { id: migration, source, target, stage, .. }) = guest.moving else {
             return format!("{id} released");
         };
         match stage {

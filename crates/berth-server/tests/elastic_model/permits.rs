@@ -199,8 +199,16 @@ impl Model {
         let min = Pair::new(self.dice.between(1, 8) * 100, self.dice.between(1, 8) * 512);
         let max = min + Pair::new(self.dice.between(0, 24) * 250, self.dice.between(0, 24) * 1024);
         let body = json!({ "min": min.json(), "max": max.json() });
-        self.stage.put(&format!("/v1/instances/{id}/bounds"), &body).await.expect(200);
+        let reply = self.stage.put(&format!("/v1/instances/{id}/bounds"), &body).await;
         let guest = self.guests.get_mut(id).unwrap();
+        // One that was found and has not spoken is charged for its maximum, which may not fit, and
+        // which cannot change while it moves.
+        if reply.status == 409 && guest.answer.is_none() {
+            let frozen = guest.moving.is_some() && reply.code() == "migrating";
+            assert!(frozen || reply.code().starts_with("no_capacity"), "{}", reply.text);
+            return format!("{id} may not be from {min:?} to {max:?}: {}", reply.code());
+        }
+        drop(reply.expect(200));
         (guest.min, guest.max) = (min, max);
         // Until it speaks, one that was found counts with all it may grow to.
         if guest.answer.is_none() {

@@ -1,4 +1,5 @@
-//! Everything that the servers say, as one picture. It is read over HTTP and taken as it is.
+//! Everything that the servers say, as one picture. It is read over HTTP and taken as it is: list after
+//! list, so what a background loop does meanwhile may be in one list and not yet in another.
 
 use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
@@ -151,13 +152,15 @@ impl PermitSeen {
 }
 
 /// All of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) nodes: BTreeMap<String, NodeSeen>,
     pub(crate) claims: Vec<ClaimSeen>,
     pub(crate) permits: BTreeMap<String, PermitSeen>,
     /// Instances that are on their way, with the node that they leave.
     pub(crate) leaving: BTreeMap<String, String>,
+    /// The state of each open migration.
+    pub(crate) migrations: BTreeMap<String, String>,
 }
 
 impl Seen {
@@ -176,11 +179,13 @@ impl Seen {
         let elastic = items(instances).into_iter().filter(|it| it.get("permit").is_some());
         let permit = |it: Value| (text(&it["instance"]), PermitSeen::read(&it["permit"]));
         let leaving = |it: &Value| (text(&it["instance"]), text(&it["source"]));
+        let migration = |it: &Value| (text(&it["id"]), text(&it["state"]));
         Self {
             nodes: items(nodes).iter().map(node).collect(),
             claims: items(claims).iter().map(claim).collect(),
             permits: elastic.map(permit).collect(),
             leaving: items(open).iter().map(leaving).collect(),
+            migrations: items(open).iter().map(migration).collect(),
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use berth_api::MigrationState;
-use berth_control::debug::{ClassDump, Dump, Invariant, check};
+use berth_control::debug::{ClassDump, Dump, Invariant, check, take};
 use berth_engine::elastic::Size;
 use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, Timestamp};
-use berth_ledger::Role as ClaimRole;
+use berth_ledger::{ClaimKey, Expect, Job, Op, Release, Role as ClaimRole, Text};
 use serde_json::json;
 
+use crate::common::wait_until;
 use crate::stage::{Stage, elastic};
 
 const CLASSES: &str = "name = \"classes\"\n[scores]\nmemory-pack = 5\n\
@@ -249,4 +250,48 @@ async fn a_dump_under_load_is_sound_and_says_which_nodes_changed_meanwhile() {
     println!("nodes that changed while they were looked at: {unsteady}");
     let checked = check(&stage.dump().await);
     assert_eq!((checked.violations.len(), checked.unsteady), (0, 0), "{checked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_waits_until_what_is_stored_was_taken_in() {
+    let stage = Stage::new(&["n1"]).await;
+    let (id, _) = stage.run(elastic((1000, 1024), (2000, 4096))).await;
+    let control = &stage.server.control;
+    // The thread that tells the server of its own commits is held up, in the answer to a first one.
+    let (is_held, held) = tokio::sync::oneshot::channel();
+    let (let_go, until_let_go) = std::sync::mpsc::channel::<()>();
+    let (kind, note, body) = (Text::from("note"), Text::from("a"), "{}".to_owned());
+    let first = Job {
+        op: Op::PutDocument { kind, id: note, body, expect: Expect::Any },
+        reply: Box::new(move |_| {
+            let _ = is_held.send(());
+            let _ = until_let_go.recv();
+        }),
+    };
+    control.ledger.submit([first]);
+    held.await.unwrap();
+    let key = ClaimKey::primary(InstanceId(id.parse().unwrap()));
+    let release = Op::Release(Release {
+        request_id: Text::from("gone"),
+        key,
+        tenant: None,
+        fence: None,
+        confirmed: true,
+        reason: Text::from("deleted"),
+    });
+    control.ledger.submit([Job { op: release, reply: Box::new(|_| {}) }]);
+    wait_until("the release is stored", async || {
+        control.read(move |ledger| ledger.claim(key)).await.unwrap().is_none()
+    })
+    .await;
+    let taken = tokio::spawn({
+        let control = std::sync::Arc::clone(control);
+        async move { take(&control).await.unwrap() }
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(!taken.is_finished(), "the server has not been told of what is in the rows");
+    drop(let_go);
+    let dump = taken.await.unwrap();
+    assert_eq!((check(&dump).violations, dump.claims.len()), (Vec::new(), 0));
+    stage.server.stop().await;
 }

@@ -131,5 +131,5 @@ async fn the_state_of_one_server_can_be_another() {
     assert!(state.access.tokens.caller(&admin, None, control.now()).is_some());
     control.wait_for_read_your_writes().await;
     assert_eq!(control.catalog.read().nodes.len(), 300);
-    control.stopping.cancel();
+    control.lifecycle.stop();
 }

@@ -140,7 +140,8 @@ impl Host {
                 instance.elastic_load.filter(|_| instance.phase == Phase::Running)?;
             let resources = elastic_load.wanted_size(*id, at_ms, day);
             let wants_change = resources != elastic_load.has && !self.migrations.is_sending(*id);
-            wants_change.then(|| (*id, permit_request(instance.fence, resources)))
+            let fence = Some(instance.fence);
+            wants_change.then(|| (*id, AskPermit { fence, ..AskPermit::new(resources) }))
         });
         let mut permit_requests: Vec<(InstanceId, AskPermit)> = elastic.collect();
         // Not always the same ones first, since some are never granted.
@@ -215,19 +216,6 @@ impl Host {
         let regular = now + every.saturating_sub(Duration::from_millis(jitter));
         let ends = ends.chain(self.migrations.next_end());
         ends.min().map_or(regular, |end| end.min(regular))
-    }
-}
-
-fn permit_request(fence: i64, resources: berth_engine::elastic::Size) -> AskPermit {
-    let fence = Some(fence);
-    AskPermit {
-        resources,
-        seq: None,
-        fence,
-        last_permit: None,
-        heard: None,
-        headroom: None,
-        load: None,
     }
 }
 

@@ -11,12 +11,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many percent of the usual speed, and at least one.
+    /// A speed in percent of the usual one, at least 1.
     pub(super) const fn new(percent: u32) -> Self {
         Self { percent: if percent == 0 { 1 } else { percent } }
     }
 
-    /// A time of so many milliseconds at the usual speed.
+    /// A time that is given in milliseconds at the usual speed.
     pub(super) fn time(self, milliseconds: u64) -> Duration {
         Duration::from_millis(milliseconds.saturating_mul(100) / u64::from(self.percent))
     }

@@ -142,14 +142,8 @@ pub(super) fn request(tenant: &str, spec: InstanceSpec, mode: Mode) -> PlaceRequ
     PlaceRequest {
         request_id: Some(uuid::Uuid::now_v7().to_string()),
         tenant: Some(tenant.to_owned()),
-        instances: vec![spec],
         mode,
-        at_least: None,
-        wait_s: None,
-        lease_s: None,
-        pools: Vec::new(),
-        dry_run: false,
-        explain: berth_api::ExplainLevel::None,
+        ..PlaceRequest::new(vec![spec])
     }
 }
 

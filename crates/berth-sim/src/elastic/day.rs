@@ -53,13 +53,13 @@ impl Shape {
         (daily + ripple + if burst { 450 } else { 0 }).min(1000)
     }
 
-    /// How many units it wants to have when it is so busy.
+    /// How many units it needs at this load.
     pub(super) fn wanted_units(&self, load_permille: u32) -> u32 {
         let range = self.max_units - self.min_units;
         self.min_units + (range * load_permille).div_ceil(1000).min(range)
     }
 
-    /// So many units.
+    /// The size of this many units.
     pub(super) fn size(&self, units: u32) -> Size {
         Size::new(self.unit.cpu_milli * units, self.unit.memory_mib * units)
     }
@@ -75,7 +75,7 @@ impl Shape {
 /// The instances of a day.
 pub(super) fn shapes(options: &Options) -> Vec<Shape> {
     let mut rng = SeededRng::new(options.seed);
-    // Some tenants keep office hours, the others live all around the world.
+    // Some tenants keep office hours, the others are in all time zones.
     let shifts: Vec<u32> = (0..TENANTS)
         .map(|_| match rng.below(10) {
             0..4 => rng.below_u32(120),
@@ -111,7 +111,7 @@ pub(super) fn nodes(options: &Options, shapes: &[Shape]) -> Vec<NodeFacts> {
     let memory: u64 =
         shapes.iter().map(|shape| u64::from(shape.mean().memory_mib + overhead)).sum();
     let watermark = u64::from(options.policy.elastic().watermark.cpu_permille);
-    // Of the watermark, of the whole.
+    // The fill is a share of the watermark, which is a share of the whole.
     let sized = |sum: u64, weight: u64, step: u64| {
         let share = sum * weight * 100_000 / (all * u64::from(options.fill_percent) * watermark);
         let rounded = share.div_ceil(step) * step;

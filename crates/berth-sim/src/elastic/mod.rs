@@ -26,7 +26,7 @@ use simulation::Simulation;
 pub enum Rule {
     /// The engine's plan: the cheapest set, to places that are held first.
     Berth,
-    /// The seed's: the one with the lowest load, to wherever a placement says, unheld.
+    /// The seed's: the one with the lowest load, to where a placement puts it, without holding the place.
     Seed,
 }
 
@@ -35,7 +35,7 @@ pub enum Rule {
 pub enum TargetPolicy {
     /// The seed's own curve: the nearer to four fifths full, the better.
     Tent,
-    /// As even as can be.
+    /// As even as possible.
     Even,
 }
 
@@ -70,7 +70,7 @@ pub struct Options {
     pub instances: u32,
     /// How many hours.
     pub hours: u32,
-    /// What the day follows from.
+    /// The seed of all loads.
     pub seed: u64,
     /// How full nodes are on the average of a whole day, in percent of their watermark.
     pub fill_percent: u32,
@@ -87,7 +87,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A whole day of so many nodes and instances, otherwise as by default.
+    /// A whole day with these nodes and instances, and defaults for the rest.
     #[must_use]
     pub fn new(nodes: u32, instances: u32, seed: u64, policy: Policy) -> Self {
         let migration = policy.elastic().migration;
@@ -114,9 +114,9 @@ pub fn simulate_day(options: &Options, rule: Rule) -> Result<Outcome, Simulation
     let mut simulation = Simulation::new(options)?;
     let minutes = options.hours.saturating_mul(60);
     for minute in 0..minutes {
-        simulation.begin(minute);
+        simulation.start_minute(minute);
         simulation.finish_migrations()?;
-        simulation.ask_for_permits()?;
+        simulation.request_permits()?;
         match rule {
             Rule::Berth => simulation.relieve(options)?,
             Rule::Seed => simulation.relieve_by_seed_rule(options)?,

@@ -13,24 +13,24 @@ pub struct NodeMinutes {
     pub memory: u64,
     /// Above the watermark in either.
     pub either: u64,
-    /// With more reserved than there is. Must be nothing.
+    /// With more reserved than there is. Must be 0.
     pub over_full: u64,
 }
 
 /// Outcomes of migrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Migrations {
-    /// Begun.
+    /// Started.
     pub started: u64,
     /// Ended on the other node.
     pub done: u64,
-    /// Ended where they began, since the other node had no room when they arrived.
+    /// Ended where they started, because the other node had no room when they arrived.
     pub failed_no_room: u64,
-    /// Ended where they began for another reason, at random.
+    /// Ended where they started, for another reason, at random.
     pub failed_otherwise: u64,
-    /// Not begun, since no node could take the instance.
+    /// Not started, because no node could take the instance.
     pub without_place: u64,
-    /// Memory that was copied, also in vain.
+    /// Memory that was copied, including that of failed migrations.
     pub copied_gib: u64,
     /// Instances that came back to a node they had left on the same day, each time.
     pub ping_pong: u64,
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub nodes: u32,
     /// Instances.
     pub instances: u32,
-    /// Minutes played.
+    /// Simulated minutes.
     pub minutes: u32,
     /// How full nodes were on average, in thousandths of their watermark, the fuller resource.
     pub mean_fill_permille: u64,
@@ -74,7 +74,7 @@ pub struct Outcome {
     pub denied_unit_minutes: u64,
     /// Migrations.
     pub migrations: Migrations,
-    /// Migrations that were begun, by instance.
+    /// Migrations that were started, by instance.
     pub per_instance: PerInstance,
     /// Minutes in which a node was not the sum of its instances, or above its limit.
     pub violations: u64,
@@ -85,8 +85,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Takes note of how full all nodes were in a minute.
-    pub(super) fn note_fill(&mut self, permille: u64) {
+    /// Records how full all nodes were in a minute.
+    pub(super) fn record_fill(&mut self, permille: u64) {
         self.minutes += 1;
         self.fill_sum += permille;
         self.peak_fill_permille = self.peak_fill_permille.max(permille);

@@ -9,21 +9,21 @@ use super::Options;
 use super::simulation::{Host, Simulation};
 use crate::SimulationError;
 
-/// An instance does not return to a node that it left so long ago or less.
+/// An instance does not return to a node that it left within this time.
 const NO_RETURN_MIN: u32 = 24 * 60;
 
 /// For how long an instance counts as recently moved.
 const RECENT_S: i64 = 6 * 3600;
 
 /// How often an agent of the seed requests a permit in a minute.
-const SEED_ASKS: u32 = 4;
+const SEED_REQUESTS: u32 = 4;
 
 impl Simulation {
     /// Berth's rule: plans for every node under pressure, within the caps, and holds each target.
     pub(super) fn relieve(&mut self, options: &Options) -> Result<(), SimulationError> {
         let caps = &options.migration;
         for host in self.under_pressure() {
-            let under_way = u32::try_from(self.on_the_way.len()).unwrap_or(u32::MAX);
+            let under_way = u32::try_from(self.migrating.len()).unwrap_or(u32::MAX);
             let here = caps.per_node.saturating_sub(self.hosts[host].busy);
             let most = here.min(caps.fleet.saturating_sub(under_way));
             if most == 0 {
@@ -95,7 +95,7 @@ impl Simulation {
         options: &Options,
     ) -> Result<(), SimulationError> {
         for host in self.under_pressure() {
-            for _ in 0..SEED_ASKS {
+            for _ in 0..SEED_REQUESTS {
                 let mut first = self.first_of_queue(host);
                 for number in self.hosts[host].instances.clone() {
                     if first != Some(number) {

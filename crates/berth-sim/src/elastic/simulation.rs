@@ -88,7 +88,7 @@ pub(super) struct Simulation {
     pub(super) report: Outcome,
     pub(super) settings: ElasticSettings,
     /// Instances that are being moved.
-    pub(super) on_the_way: Vec<usize>,
+    pub(super) migrating: Vec<usize>,
     copy_mib_s: u32,
     failing_permille: u32,
     backoff_s: i64,
@@ -123,7 +123,7 @@ impl Simulation {
             minute: 0,
             report: Outcome::default(),
             settings,
-            on_the_way: Vec::new(),
+            migrating: Vec::new(),
             copy_mib_s: options.copy_mib_s.max(1),
             failing_permille: options.failing_permille,
             backoff_s: options.migration.backoff_s.into(),
@@ -172,7 +172,7 @@ impl Simulation {
         Ok(())
     }
 
-    pub(super) const fn begin(&mut self, minute: u32) {
+    pub(super) const fn start_minute(&mut self, minute: u32) {
         self.minute = minute;
     }
 
@@ -182,7 +182,7 @@ impl Simulation {
     }
 
     /// Every instance whose load requires another size requests it; denied requests are repeated.
-    pub(super) fn ask_for_permits(&mut self) -> Result<(), SimulationError> {
+    pub(super) fn request_permits(&mut self) -> Result<(), SimulationError> {
         let count = self.instances.len();
         // No instance is always the first.
         let first = self.minute as usize * 7919 % count.max(1);
@@ -193,13 +193,13 @@ impl Simulation {
             // An instance that has its wanted size sends no further request.
             let permit = &instance.permit;
             if size != permit.granted || size != permit.wanted {
-                self.ask(number, size)?;
+                self.request_permit(number, size)?;
             }
         }
         Ok(())
     }
 
-    fn ask(&mut self, number: usize, size: Size) -> Result<(), SimulationError> {
+    fn request_permit(&mut self, number: usize, size: Size) -> Result<(), SimulationError> {
         let now = self.now_s();
         let instance = &mut self.instances[number];
         let host = &mut self.hosts[instance.host];
@@ -276,7 +276,7 @@ impl Simulation {
             self.engine.fleet_mut().claim(&target, &self.hosts[to].id)?;
             self.hosts[to].room.used.charge(&target.resources, false, 1);
         }
-        // Who is busy writes while it is copied, and that is copied again.
+        // A busy instance writes while it is copied, and what it writes is copied again.
         let copy_mib = u64::from(instance.permit.granted.memory_mib);
         let copied = copy_mib * u64::from(1000 + instance.load_permille) / 1000;
         let minutes = copied.div_ceil(u64::from(self.copy_mib_s) * 60).max(1);
@@ -285,7 +285,7 @@ impl Simulation {
         instance.moves += 1;
         self.hosts[instance.host].busy += 1;
         self.hosts[to].busy += 1;
-        self.on_the_way.push(number);
+        self.migrating.push(number);
         self.report.migrations.started += 1;
         self.report.copied_mib += copied;
         Ok(())
@@ -296,8 +296,8 @@ impl Simulation {
         let minute = self.minute;
         let due =
             |number: &usize| self.instances[*number].moving.is_none_or(|one| one.ends <= minute);
-        let (due, rest): (Vec<usize>, Vec<usize>) = self.on_the_way.iter().partition(|n| due(n));
-        self.on_the_way = rest;
+        let (due, rest): (Vec<usize>, Vec<usize>) = self.migrating.iter().partition(|n| due(n));
+        self.migrating = rest;
         for number in due {
             self.finish(number)?;
         }
@@ -415,6 +415,6 @@ impl Simulation {
         }
         let permille = |reserved: i64, mark: i64| reserved * 1000 / mark.max(1);
         let fill = permille(reserved.0, marks.0).max(permille(reserved.1, marks.1));
-        self.report.note_fill(u64::try_from(fill).unwrap_or(0));
+        self.report.record_fill(u64::try_from(fill).unwrap_or(0));
     }
 }

@@ -351,27 +351,27 @@ mod tests {
 
     const ONE: InstanceId = InstanceId::from_u128(1);
 
-    fn started(folder: &Path) -> Exec {
+    fn start_driver(folder: &Path) -> Exec {
         let mut driver = Exec::new(folder, "exec sleep 60").unwrap();
         let environment = BTreeMap::from([("BERTH_FENCE".to_owned(), "5".to_owned())]);
         driver.start(&Launch { instance: ONE, fence: 5, environment, receive: None }).unwrap();
         driver
     }
 
-    fn gone(driver: &mut Exec) -> Exit {
+    fn wait_for_exit(driver: &mut Exec) -> Exit {
         for _ in 0..600 {
             if let Observation::Gone(exit) = driver.observe(ONE) {
                 return exit;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        panic!("it does not go");
+        panic!("the process does not end");
     }
 
     #[test]
-    fn a_process_whose_start_was_not_noted_is_found_by_its_environment() {
+    fn a_process_whose_start_was_not_recorded_is_found_by_its_environment() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = started(folder.path());
+        let mut first = start_driver(folder.path());
         let record = first.read(ONE).unwrap();
         // As it is when an agent is killed just after it started a process.
         first.write(ONE, &Record { process: None, ..record.clone() }).unwrap();
@@ -382,8 +382,8 @@ mod tests {
         );
         assert_eq!(second.read(ONE), Some(record));
         second.stop(ONE, StopMode::Forced);
-        assert_eq!(gone(&mut second), Exit::Unwatched);
-        assert_eq!(gone(&mut first), Exit::Signal(9));
+        assert_eq!(wait_for_exit(&mut second), Exit::Unwatched);
+        assert_eq!(wait_for_exit(&mut first), Exit::Signal(9));
         second.forget(ONE);
         assert_eq!(second.recover().unwrap(), []);
     }
@@ -401,9 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_nothing_is_taken_for_the_old_process_and_nobody_is_killed() {
+    fn after_a_reboot_no_process_is_taken_for_the_old_one_or_killed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = started(folder.path());
+        let mut first = start_driver(folder.path());
         let mut record = first.read(ONE).unwrap();
         record.process.as_mut().unwrap().boot = "another".to_owned();
         first.write(ONE, &record).unwrap();
@@ -413,6 +413,6 @@ mod tests {
         second.stop(ONE, StopMode::Forced);
         assert!(!matches!(first.observe(ONE), Observation::Gone(_)));
         first.stop(ONE, StopMode::Graceful);
-        assert_eq!(gone(&mut first), Exit::Signal(15));
+        assert_eq!(wait_for_exit(&mut first), Exit::Signal(15));
     }
 }

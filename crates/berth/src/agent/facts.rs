@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use berth_api::engine::{Amounts, NodeFacts, NodeId, Timestamp, TraitValue};
 use clap::Args;
 
-use crate::cmdutil::args;
+use crate::cmdutil::{args, file};
 
 /// Facts of the node that override what is detected on the machine.
 #[derive(Args, Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct FactArgs {
     /// Name of the node.
     #[arg(long, value_name = "NAME")]
     pub(super) node: String,
-    /// All facts, in TOML or JSON as in the API; nothing is detected then. Read again every minute.
+    /// All facts, in TOML, YAML or JSON as in the API; nothing is detected then. Read again every minute.
     #[arg(long, value_name = "FILE")]
     facts: Option<PathBuf>,
     /// Zone of the node.
@@ -79,7 +79,7 @@ impl FactSource {
     }
 
     /// The facts, if they differ from what the server knows.
-    pub(super) fn changed(&self) -> Option<&NodeFacts> {
+    pub(super) fn unreported(&self) -> Option<&NodeFacts> {
         (self.reported.as_ref() != Some(&self.current)).then_some(&self.current)
     }
 
@@ -123,13 +123,13 @@ impl Machine {
         let cores = std::thread::available_parallelism()?.get();
         let memory = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
         let memory = number_after(&memory, "MemTotal:").context("/proc/meminfo has no MemTotal")?;
-        let memory_mib = clamped(memory >> 10);
+        let memory_mib = clamp_amount(memory >> 10);
         let disk = rustix::fs::statvfs(folder).context("the state directory's disk")?;
-        let mebibytes = |blocks: u64| clamped(blocks.saturating_mul(disk.f_frsize) >> 20);
+        let mebibytes = |blocks: u64| clamp_amount(blocks.saturating_mul(disk.f_frsize) >> 20);
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
         let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
-        let capacity = Amounts::new(clamped(cores as u64 * 1000), memory_mib);
+        let capacity = Amounts::new(clamp_amount(cores as u64 * 1000), memory_mib);
         Ok(Self {
             capacity: capacity
                 .with_disk(mebibytes(disk.f_blocks))
@@ -156,7 +156,11 @@ fn fastest_network() -> u32 {
     let cards = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let speed = |card: fs::DirEntry| fs::read_to_string(card.path().join("speed")).ok();
     // A card that is down reports -1.
-    cards.filter_map(speed).filter_map(|text| text.trim().parse().ok()).max().map_or(0, clamped)
+    cards
+        .filter_map(speed)
+        .filter_map(|text| text.trim().parse().ok())
+        .max()
+        .map_or(0, clamp_amount)
 }
 
 fn number_after(text: &str, name: &str) -> Option<u64> {
@@ -164,14 +168,14 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn clamped(number: u64) -> u32 {
+fn clamp_amount(number: u64) -> u32 {
     u32::try_from(number.min(u64::from(Amounts::MAX))).unwrap_or(Amounts::MAX)
 }
 
 fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let mut facts = match &arguments.facts {
-        Some(file) => read(file)?,
-        None => detected(&arguments.node, machine),
+        Some(path) => file::node(path)?,
+        None => facts_of_machine(&arguments.node, machine),
     };
     if facts.id.as_str() != arguments.node {
         bail!(
@@ -210,7 +214,7 @@ fn collect(arguments: &FactArgs, machine: &Machine) -> anyhow::Result<NodeFacts>
     Ok(facts)
 }
 
-fn detected(node: &str, machine: &Machine) -> NodeFacts {
+fn facts_of_machine(node: &str, machine: &Machine) -> NodeFacts {
     let mut facts = NodeFacts::new(node, machine.capacity);
     facts.system_reserve = machine.reserve;
     facts.scratch_mib = machine.scratch_mib;
@@ -226,17 +230,6 @@ fn detected(node: &str, machine: &Machine) -> NodeFacts {
         facts.labels.insert("kernel".to_owned(), kernel.clone());
     }
     facts
-}
-
-fn read(file: &Path) -> anyhow::Result<NodeFacts> {
-    let shown = file.display();
-    let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
-    let facts = if file.extension().is_some_and(|extension| extension == "json") {
-        serde_json::from_str(&text).map_err(anyhow::Error::new)
-    } else {
-        toml::from_str(&text).map_err(anyhow::Error::new)
-    };
-    facts.with_context(|| format!("{shown} does not contain facts of a node"))
 }
 
 #[cfg(test)]

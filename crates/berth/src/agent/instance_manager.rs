@@ -249,7 +249,9 @@ impl InstanceManager {
             Phase::Up { settled, since } => match self.driver.observe(instance) {
                 Observation::Starting => {}
                 Observation::Running => *settled = true,
-                Observation::Gone(exit) if managed.arriving => self.receiver_ended(instance, exit),
+                Observation::Gone(exit) if managed.arriving => {
+                    self.handle_receiver_end(instance, exit)
+                }
                 // Until its migration has ended, its end belongs to that.
                 Observation::Gone(_) if self.migrations.is_sending(instance) => {}
                 Observation::Gone(exit) => {

@@ -67,7 +67,7 @@ impl InstanceManager {
     }
 
     /// The receive command ended before the instance arrived. On success, it has prepared the host.
-    pub(super) fn receiver_ended(&mut self, instance: InstanceId, exit: Exit) {
+    pub(super) fn handle_receiver_end(&mut self, instance: InstanceId, exit: Exit) {
         self.driver.forget(instance);
         let Some(managed) = self.instances.get_mut(&instance) else { return };
         let why = exit.to_string();

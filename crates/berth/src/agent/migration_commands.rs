@@ -83,7 +83,7 @@ fn last_line(folder: &Path) -> String {
 }
 
 /// How much is copied, if the command reports it.
-fn copied(folder: &Path) -> Option<u16> {
+fn read_progress(folder: &Path) -> Option<u16> {
     let text = fs::read_to_string(folder.join("progress")).ok()?;
     text.trim().parse().ok().filter(|share| *share <= 1000)
 }
@@ -128,7 +128,7 @@ impl CommandRunner for MigrationCommands {
         let folder = self.folder_of(task);
         let Some(record) = read_record(&folder) else { return CommandState::NotStarted };
         if self.process(&folder, &record).is_some() {
-            return CommandState::Running(copied(&folder));
+            return CommandState::Running(read_progress(&folder));
         }
         let code = fs::read_to_string(folder.join("ended"));
         match code.as_deref().map(str::trim) {
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    fn ended(runs: &mut MigrationCommands) -> CommandState {
+    fn wait_for_end(runs: &mut MigrationCommands) -> CommandState {
         for _ in 0..600 {
             match runs.state(&task()) {
                 CommandState::Running(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -198,7 +198,7 @@ mod tests {
             a/b/7/1024/yes || exit 9"#;
         let extra = BTreeMap::from([("EXTRA".to_owned(), "yes".to_owned())]);
         runs.start(&task(), checks, extra).unwrap();
-        assert_eq!(ended(&mut runs), CommandState::Done);
+        assert_eq!(wait_for_end(&mut runs), CommandState::Done);
         let mut next = MigrationCommands::new(folder.path()).unwrap();
         assert_eq!(next.recover().unwrap(), [task()]);
         assert_eq!(next.state(&task()), CommandState::Done);
@@ -212,7 +212,7 @@ mod tests {
         let mut runs = MigrationCommands::new(folder.path()).unwrap();
         runs.start(&task(), "echo one; echo 'no route' >&2; exit 3", BTreeMap::new()).unwrap();
         let why = "the command ended with code 3: no route".to_owned();
-        assert_eq!(ended(&mut runs), CommandState::Failed(why));
+        assert_eq!(wait_for_end(&mut runs), CommandState::Failed(why));
         runs.start(&task(), "echo 250 > $BERTH_PROGRESS; sleep 60", BTreeMap::new()).unwrap();
         while runs.state(&task()) != CommandState::Running(Some(250)) {
             std::thread::sleep(Duration::from_millis(20));
@@ -221,6 +221,6 @@ mod tests {
         let mut next = MigrationCommands::new(folder.path()).unwrap();
         assert_eq!(next.state(&task()), CommandState::Running(Some(250)));
         next.stop(&task(), StopMode::Forced);
-        assert_eq!(ended(&mut runs), CommandState::Lost);
+        assert_eq!(wait_for_end(&mut runs), CommandState::Lost);
     }
 }

@@ -15,8 +15,7 @@ mod reclaim_notice;
 mod server_sync;
 mod volume_copier;
 
-use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use migration_commands::MigrationCommands;
 use migration_tasks::{Commands, MigrationTasks};
 use server_sync::{ServerSync, SyncParts};
 
-use crate::cmdutil::args;
+use crate::cmdutil::{args, create_private_dir};
 
 /// How often processes are checked.
 const TICK: Duration = Duration::from_millis(250);
@@ -60,7 +59,7 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "COMMAND")]
     command: String,
     /// Time that an instance has to stop before it is killed, such as 10s.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = args::precise_duration)]
     stop_grace: Duration,
     /// Whether an instance that ends by itself is restarted.
     #[arg(long, value_enum, default_value_t = RestartPolicy::Never)]
@@ -94,14 +93,6 @@ pub(crate) struct Agent {
 enum DriverName {
     /// One process per instance.
     Exec,
-}
-
-/// A duration; in addition to the usual units, milliseconds such as `500ms`.
-fn duration(text: &str) -> Result<Duration, String> {
-    if let Some(millis) = text.strip_suffix("ms").and_then(|number| number.parse().ok()) {
-        return Ok(Duration::from_millis(millis));
-    }
-    args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
 }
 
 impl Agent {
@@ -195,10 +186,7 @@ async fn manage(
 /// Creates the state directory, and locks it against a second agent.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let shown = folder.display();
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
+    create_private_dir(folder)
         .with_context(|| format!("failed to create the state directory {shown}"))?;
     let file = File::create(folder.join("lock")).with_context(|| format!("{shown}/lock"))?;
     match file.try_lock() {

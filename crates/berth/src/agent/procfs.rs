@@ -1,6 +1,6 @@
 //! What the kernel says about processes.
 //!
-//! A process id alone names nobody: ids are used again. An id together with the process's start
+//! A process id alone identifies no process: ids are used again. An id together with the process's start
 //! and the host's boot does.
 
 use std::fs;

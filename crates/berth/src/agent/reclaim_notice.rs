@@ -8,13 +8,15 @@ use berth_api::ReclaimNotice;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::cmdutil::args;
+
 /// How often the file is checked: notices leave little time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The notice in a file, if there is one, with the seconds that are left if the file has them.
+/// The notice in a file, if there is one, with the time that is left if the file has it.
 pub(super) fn read(file: Option<&Path>) -> Option<ReclaimNotice> {
     let text = std::fs::read_to_string(file?).ok()?;
-    Some(ReclaimNotice { in_s: text.trim().trim_end_matches('s').parse().ok() })
+    Some(ReclaimNotice { in_s: args::duration(&text).ok() })
 }
 
 /// Wakes the sync with the server when the file appears.
@@ -41,7 +43,9 @@ mod tests {
         let file = folder.path().join("reclaim");
         assert_eq!(read(None), None);
         assert_eq!(read(Some(&file)), None);
-        for (text, in_s) in [("120", Some(120)), ("30s\n", Some(30)), ("", None), ("soon", None)] {
+        for (text, in_s) in
+            [("120", Some(120)), ("30s\n", Some(30)), ("2m", Some(120)), ("", None), ("soon", None)]
+        {
             std::fs::write(&file, text).unwrap();
             assert_eq!(read(Some(&file)), Some(ReclaimNotice { in_s }), "{text:?}");
         }

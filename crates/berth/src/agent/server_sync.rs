@@ -147,7 +147,7 @@ impl ServerSync {
                 release(&client, report.running.instance, fence, reason).await?;
             }
         }
-        let facts = self.facts.changed().map(|facts| Box::new(facts.clone()));
+        let facts = self.facts.unreported().map(|facts| Box::new(facts.clone()));
         let running: Vec<RunningInstance> =
             instances.into_iter().map(|report| report.running).collect();
         let reclaim = reclaim_notice::read(self.reclaim_file.as_deref());
@@ -283,10 +283,10 @@ async fn release(
     reason: &str,
 ) -> Result<(), ClientError> {
     let release = ReleaseClaim {
-        request_id: None,
         fence: Some(fence),
         confirmed: true,
         reason: Some(reason.chars().take(200).collect()),
+        ..ReleaseClaim::default()
     };
     match client.release(instance, &release).await {
         Ok(_) => {

@@ -25,7 +25,7 @@ const BATCH_SIZE: usize = 4096;
 /// How long idle writes are counted: several rounds of the loops.
 const IDLE_TIME: Duration = Duration::from_secs(12);
 
-/// Measured passes and changes.
+/// How many passes and changes are measured.
 const ROUNDS: u32 = 21;
 
 /// Options of `berth bench reconcile`.
@@ -118,7 +118,7 @@ impl ReconcileBench {
             changes.push(began.elapsed());
         }
         changes.sort_unstable();
-        control.stopping.cancel();
+        control.lifecycle.stop();
         Ok(Report {
             workloads: self.workloads,
             instances: self.workloads * each,
@@ -221,7 +221,7 @@ fn submit(control: &ControlPlane, ops: impl IntoIterator<Item = Op>) -> anyhow::
 async fn until(
     control: &Arc<ControlPlane>,
     members: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -229,8 +229,8 @@ async fn until(
         if placed >= members {
             return Ok(());
         }
-        if began.elapsed() > patience {
-            bail!("only {placed} of {members} members are placed after {patience:?}");
+        if began.elapsed() > timeout {
+            bail!("only {placed} of {members} members are placed after {timeout:?}");
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -9,7 +9,7 @@ use super::resource::{InstanceArg, Resource};
 use crate::cmdutil::style::{BOLD, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Failure, RawJson, Session, Tone, age, amounts, api_name, args,
-    claim_state, columns, concurrently, decode, timestamp,
+    claim_state, columns, concurrently, decode, partition, timestamp,
 };
 
 /// Show, renew and release claims.
@@ -110,7 +110,7 @@ impl Resource for Claim {
         "LEASE" => claim.lease_until.map(age),
         "AGE" => age(claim.created_at),
         "?MIGRATION" => match claim.role {
-            ClaimRole::Primary => Cell::toned("runs here", Tone::Dim),
+            ClaimRole::Primary => Cell::with_tone("runs here", Tone::Dim),
             ClaimRole::MigrationTarget => "moves here".into(),
             ClaimRole::MigrationSource => "moved away".into(),
         },
@@ -191,10 +191,10 @@ impl ReleaseArgs {
         let release = async |text: &String| -> CmdResult<RawJson> {
             let id = session.instance(text).await?;
             let body = ReleaseClaim {
-                request_id: None,
                 fence: self.fence,
                 confirmed: self.confirmed,
                 reason: self.reason.clone(),
+                ..ReleaseClaim::default()
             };
             let query = self.role.map(|role| format!("?role={}", api_name(&role)));
             let path = format!("{}/{id}/release{}", Claim::PATH, query.unwrap_or_default());
@@ -202,13 +202,8 @@ impl ReleaseArgs {
             bar.inc(1);
             Ok(raw?)
         };
-        let (mut released, mut failed) = (Vec::new(), Vec::new());
-        for result in concurrently(&self.instances, release).await {
-            match result {
-                Ok(raw) => released.push(raw),
-                Err(failure) => failed.push((String::new(), failure)),
-            }
-        }
+        let results = concurrently(&self.instances, release).await;
+        let (released, failed) = partition(results);
         bar.finish_and_clear();
         if out.is_data() {
             out.data_of(&released)?;
@@ -217,6 +212,7 @@ impl ReleaseArgs {
                 out.line(sentence(&decode(raw)?));
             }
         }
+        let failed = failed.into_iter().map(|failure| (String::new(), failure)).collect();
         Failure::of_many(failed, self.instances.len(), "claim", "were not released")
     }
 }

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_control::debug::{Checked, Dump, check};
+use berth_control::debug::{CheckReport, Dump, check};
 use clap::{Args, Subcommand};
 
-use super::place::file;
 use crate::cmdutil::style::{BAD, GOOD, WARN, paint};
-use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, file, plural};
 
 /// Dump and check the state of a server, to find defects of Berth itself.
 #[derive(Subcommand, Debug)]
@@ -56,11 +55,11 @@ impl Debug {
             }
             Self::Check(CheckArgs { file: Some(path), .. }) => {
                 let text = file::text(&path)?;
-                verdict(&out, &text, &path.display().to_string())
+                check_dump(&out, &text, &path.display().to_string())
             }
             Self::Check(CheckArgs { file: None, .. }) => {
                 let raw = get_state(&global.session()?).await?;
-                verdict(&out, raw.get(), "response of the server")
+                check_dump(&out, raw.get(), "response of the server")
             }
         }
     }
@@ -81,7 +80,7 @@ fn write(out: &Output, to: &Path, raw: &RawJson) -> CmdResult {
     Ok(())
 }
 
-fn verdict(out: &Output, text: &str, source: &str) -> CmdResult {
+fn check_dump(out: &Output, text: &str, source: &str) -> CmdResult {
     let dump =
         Dump::read(text).map_err(|error| Failure::usage(error.to_string()).within(source))?;
     let checked = check(&dump);
@@ -101,7 +100,7 @@ fn verdict(out: &Output, text: &str, source: &str) -> CmdResult {
     }
 }
 
-fn print(out: &Output, checked: &Checked) {
+fn print(out: &Output, checked: &CheckReport) {
     for violation in &checked.violations {
         out.line(format!("{} {violation}", paint(BAD, "violated")));
     }

@@ -98,8 +98,8 @@ async fn replay(session: &Session, id: &str) -> CmdResult {
 
 fn outcome(decision: &Decision) -> Cell {
     match decision.outcome {
-        DecisionOutcome::Granted => Cell::toned("granted", Tone::Good),
-        DecisionOutcome::Refused => Cell::toned("refused", Tone::Bad),
+        DecisionOutcome::Granted => Cell::with_tone("granted", Tone::Good),
+        DecisionOutcome::Refused => Cell::with_tone("refused", Tone::Bad),
     }
 }
 

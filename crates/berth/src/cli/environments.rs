@@ -77,7 +77,7 @@ const WORKLOAD_COLUMNS: &[Column<EnvWorkload>] = columns![workload;
     "ACTIVE" => active(workload.active, workload.replicas),
     "REASON" => workload.reason.as_ref().map_or_else(
         || "".into(),
-        |reason| Cell::toned(reason.code.as_str(), Tone::Bad),
+        |reason| Cell::with_tone(reason.code.as_str(), Tone::Bad),
     ),
     "SINCE" => workload.reason.as_ref().map_or_else(String::new, |reason| age(reason.since)),
     "MESSAGE" => workload.message.as_str(),

@@ -60,12 +60,12 @@ impl CheckArgs {
         session.out.response(&raw, |_: serde::de::IgnoredAny| {
             found.items.iter().for_each(|one| print(&session.out, one));
         })?;
-        verdict(&found.items)
+        fail_unless_all_can_be_emptied(&found.items)
     }
 }
 
 /// The exit code tells a script whether all of them can be emptied.
-fn verdict(found: &[Evacuation]) -> CmdResult {
+fn fail_unless_all_can_be_emptied(found: &[Evacuation]) -> CmdResult {
     let cannot: Vec<&Evacuation> = found.iter().filter(|one| !one.can_be_emptied).collect();
     let message = match cannot[..] {
         [] => return Ok(()),
@@ -148,7 +148,7 @@ fn table(moves: &[DrainMove], together: bool, wide: bool) -> Table {
             row.push(planned.from.as_str().into());
         }
         let to = planned.to.as_ref().map(NodeId::as_str);
-        row.push(to.map_or_else(|| Cell::toned("nowhere", Tone::Bad), Cell::from));
+        row.push(to.map_or_else(|| Cell::with_tone("nowhere", Tone::Bad), Cell::from));
         // Why it fits is of interest in wide tables only.
         let why = if to.is_some() && !wide { "" } else { planned.message.as_str() };
         row.push(why.into());

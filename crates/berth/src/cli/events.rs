@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use berth_api::{Event, Page};
+use berth_api::Event;
 use berth_client::ClientError;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::cmdutil::style::{BOLD, DIM, paint};
-use crate::cmdutil::{CmdResult, Output, RawJson, Session, decode, decode_all, timestamp};
+use crate::cmdutil::{
+    CmdResult, Output, RawJson, Session, decode, decode_all, query_params, timestamp,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,23 +49,11 @@ impl Events {
 
     async fn list(&self, session: &Session) -> CmdResult {
         let out = &session.out;
-        let most = self.limit.map_or(usize::MAX, |limit| limit as usize);
-        let kinds = self.kinds.join(",");
-        let mut all: Page<RawJson> =
-            Page { items: Vec::new(), next: self.after.map(|n| n.to_string()) };
-        loop {
-            let limit = (most - all.items.len()).min(1000).to_string();
-            let after = all.next.take();
-            let mut query = vec![("limit", limit.as_str())];
-            query.extend(after.as_deref().map(|after| ("after", after)));
-            query.extend((!kinds.is_empty()).then_some(("kinds", kinds.as_str())));
-            let page: Page<RawJson> = session.client.get("/v1/events", &query).await?;
-            all.items.extend(page.items);
-            all.next = page.next;
-            if all.next.is_none() || all.items.len() >= most {
-                break;
-            }
-        }
+        let kinds = self.kinds();
+        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
+        let after = self.after.map(|number| number.to_string());
+        let query = query_params(&[("kinds", &kinds)]);
+        let all = session.get_list_from("/v1/events", &query, limit, ("after", after)).await?;
         if out.is_data() {
             return out.data(&all);
         }
@@ -78,13 +68,17 @@ impl Events {
         Ok(())
     }
 
+    /// The kinds to show, as the API takes them.
+    fn kinds(&self) -> Option<String> {
+        (!self.kinds.is_empty()).then(|| self.kinds.join(","))
+    }
+
     async fn stream(&self, session: &Session) -> CmdResult {
-        let kinds = self.kinds.join(",");
+        let kinds = self.kinds();
+        let query = query_params(&[("kinds", &kinds)]);
         let mut last = self.after.map(|after| after.to_string());
         let mut pause = Duration::from_millis(250);
         loop {
-            let mut query = Vec::new();
-            query.extend((!kinds.is_empty()).then_some(("kinds", kinds.as_str())));
             let opened = session.client.events("/v1/events/stream", &query, last.as_deref()).await;
             let lost = match opened {
                 Ok(mut events) => {

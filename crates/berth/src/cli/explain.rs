@@ -14,7 +14,7 @@ use crate::cmdutil::{CmdResult, Failure, Global, RawJson, Session, decode};
 
 const EXAMPLES: &str = "\
 Examples:
-  berth explain --cpu 2 --memory 4GiB --tenant acme     what would be chosen now, and why
+  berth explain --cpu 2 --memory 4GiB --tenant acme    what would be chosen now, and why
   berth explain --memory 512GiB -o wide                every rule on every node
   berth explain web-1                                  why an instance is where it is
   berth explain 01890a5d-ac96-774b-bcce-b302099a8057   by id, or a decision by id
@@ -129,11 +129,11 @@ async fn reason(session: &Session, instance: &Instance) -> Option<(String, Optio
     // A tenant may not read it; then only the instance is shown.
     let raw = session.get(&path, &[]).await.ok()?;
     let explanation: NodeExplanation = decode(&raw).ok()?;
-    let mut guests = explanation.guests.into_iter();
-    let guest = guests.find(|guest| guest.claim.instance == instance.claim.instance)?;
-    let decision = match &guest.decision {
+    let mut instances = explanation.guests.into_iter();
+    let found = instances.find(|found| found.claim.instance == instance.claim.instance)?;
+    let decision = match &found.decision {
         Some(id) => session.get(&format!("/v1/decisions/{}", escape(id)), &[]).await.ok(),
         None => None,
     };
-    Some((guest.why, decision))
+    Some((found.why, decision))
 }

@@ -10,9 +10,9 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::explanation::{more_rows, points};
+use super::explanation::{RemovedNode, eligible_nodes, points, removed_nodes};
 use crate::cmdutil::style::{BOLD, paint};
-use crate::cmdutil::{Cell, CmdResult, Exit, Failure, Output, Table, Tone, chain, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, Output, Table, chain};
 use crate::kube::{ClusterArgs, SchedulingArgs, settings};
 
 const EXAMPLES: &str = "\
@@ -84,8 +84,8 @@ struct FailedRule {
 impl ExplainPod {
     pub(crate) async fn run(self, out: &Output) -> CmdResult {
         let found = match &self.scheduler {
-            Some(url) => self.ask(url).await?,
-            None => self.compute().await?,
+            Some(url) => self.ask_scheduler(url).await?,
+            None => self.explain_here().await?,
         };
         let explanation: PodExplanation = serde_json::from_value(found.clone())?;
         if out.is_data() {
@@ -93,11 +93,11 @@ impl ExplainPod {
         } else {
             out.line(text(&explanation, out.is_wide(), self.limit));
         }
-        refused(&explanation).map_or(Ok(()), Err)
+        refusal_failure(&explanation).map_or(Ok(()), Err)
     }
 
     /// Asks a running scheduler.
-    async fn ask(&self, url: &str) -> CmdResult<Value> {
+    async fn ask_scheduler(&self, url: &str) -> CmdResult<Value> {
         let (namespace, name) = &self.pod;
         let base = url.trim_end_matches('/');
         let path = format!("{base}/v1/pods/{}/{}/explain", escape(namespace), escape(name));
@@ -107,8 +107,8 @@ impl ExplainPod {
         }
         // Only the first call sets the provider for the process; all of Berth uses the same one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let asked = reqwest::Client::new().get(path).header("accept", "application/json").send();
-        let answer = asked.await.map_err(|error| {
+        let request = reqwest::Client::new().get(path).header("accept", "application/json").send();
+        let answer = request.await.map_err(|error| {
             Failure::new(Exit::Unreachable, format!("no scheduler answers at {url}"))
                 .remedy("omit --scheduler to ask the API server")
                 .remedy(chain(&error))
@@ -127,7 +127,7 @@ impl ExplainPod {
     }
 
     /// Lists everything once, and runs the scheduler's own code on it.
-    async fn compute(&self) -> CmdResult<Value> {
+    async fn explain_here(&self) -> CmdResult<Value> {
         let client = self.cluster.client().await?;
         let key = Key::new(&self.pod.0, &self.pod.1);
         let found = explain_once(&client, settings(&self.scheduling)?, &key).await;
@@ -158,7 +158,7 @@ fn list_failure(kind: &str, error: &kube::Error) -> Failure {
 }
 
 /// The failure of a pod that has no node and would get none.
-fn refused(explanation: &PodExplanation) -> Option<Failure> {
+fn refusal_failure(explanation: &PodExplanation) -> Option<Failure> {
     let refusal = explanation.refusal.as_ref().filter(|_| explanation.node.is_none())?;
     let (namespace, pod) = (&explanation.namespace, &explanation.pod);
     let line = format!("{namespace}/{pod} cannot be placed: {} ({})", refusal.line, refusal.code);
@@ -173,10 +173,10 @@ fn text(explanation: &PodExplanation, wide: bool, limit: usize) -> String {
     let mut parts = Vec::new();
     parts.extend(headline(explanation));
     if !can.is_empty() {
-        parts.push(scored(can, limit));
+        parts.push(eligible_section(can, limit));
     }
     if !cannot.is_empty() {
-        parts.push(removed(&cannot, wide, limit));
+        parts.push(removed_section(&cannot, wide, limit));
     }
     parts.join("\n\n")
 }
@@ -201,7 +201,7 @@ fn headline(explanation: &PodExplanation) -> Option<String> {
     Some(paint(BOLD, &line))
 }
 
-fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
+fn eligible_section(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
     // The sort is stable and nodes come in order of name, so equal ones stay in order of name.
     can.sort_by_key(|verdict| std::cmp::Reverse(verdict.total));
     let mut table = Table::new(&["NODE", ">TOTAL"]);
@@ -209,27 +209,20 @@ fn scored(mut can: Vec<&NodeVerdict>, limit: usize) -> String {
         let total = verdict.total.map_or_else(|| "-".to_owned(), points);
         table.row([verdict.node.as_str().into(), total.into()]);
     }
-    let title = paint(BOLD, &format!("{} can take it", plural(can.len(), "node")));
-    format!("{title}\n{}{}", table.text(), more_rows(can.len(), limit))
+    eligible_nodes(can.len(), &table, limit)
 }
 
-fn removed(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
-    let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
-    for verdict in cannot.iter().take(limit) {
-        let Some((first, others)) = verdict.removed_by.split_first() else { continue };
-        let others: Vec<String> = others
-            .iter()
-            .map(|it| if wide { format!("{} ({})", it.rule, it.why) } else { it.rule.clone() })
-            .collect();
-        table.row([
-            verdict.node.as_str().into(),
-            first.rule.as_str().into(),
-            first.why.as_str().into(),
-            Cell::toned(others.join(", "), Tone::Dim),
-        ]);
-    }
-    let title = paint(BOLD, &format!("{} cannot", plural(cannot.len(), "node")));
-    format!("{title}\n{}{}", table.text(), more_rows(cannot.len(), limit))
+fn removed_section(cannot: &[&NodeVerdict], wide: bool, limit: usize) -> String {
+    let rows = cannot.iter().filter_map(|verdict| {
+        let (first, others) = verdict.removed_by.split_first()?;
+        let other = |it: &FailedRule| match wide {
+            true => format!("{} ({})", it.rule, it.why),
+            false => it.rule.clone(),
+        };
+        let (node, rule, why) = (&verdict.node, &first.rule, first.why.clone());
+        Some(RemovedNode { node, rule, why, others: others.iter().map(other).collect() })
+    });
+    removed_nodes(cannot.len(), rows, limit)
 }
 
 #[cfg(test)]
@@ -274,7 +267,7 @@ mod tests {
              and 1 more; show more with --limit"
         );
         assert!(plain(&waiting, true).contains("cpu (2 free of 8 asked)"));
-        let failure = refused(&waiting).unwrap();
+        let failure = refusal_failure(&waiting).unwrap();
         assert_eq!(failure.exit, Exit::Refused);
         let said = anstream::adapter::strip_str(&failure.text()).to_string();
         assert_eq!(
@@ -288,7 +281,7 @@ mod tests {
     fn a_running_pod_is_no_failure_even_if_no_node_would_take_it() {
         let mut running = waiting();
         running.node = Some("a".to_owned());
-        assert!(refused(&running).is_none());
+        assert!(refusal_failure(&running).is_none());
         assert!(plain(&running, false).starts_with("shop/web-0 is on a; if placed now: 0/3"));
     }
 
@@ -306,7 +299,7 @@ mod tests {
             "shop/web-0 would go to b\n\n3 nodes can take it\n\
              NODE   TOTAL\nb     2.5000\nc     2.5000\na     1.0000"
         );
-        assert!(refused(&found).is_none());
+        assert!(refusal_failure(&found).is_none());
     }
 
     #[test]

@@ -34,9 +34,9 @@ pub(crate) fn winner(explanation: &Explanation) -> String {
                 let mark = if differs { "←" } else { "" };
                 let tone = if differs { Tone::Plain } else { Tone::Dim };
                 table.row([
-                    Cell::toned(term.scorer.to_string(), tone),
-                    Cell::toned(points(term.points), tone),
-                    Cell::toned(points(other.points), tone),
+                    Cell::with_tone(term.scorer.to_string(), tone),
+                    Cell::with_tone(points(term.points), tone),
+                    Cell::with_tone(points(other.points), tone),
                     mark.into(),
                 ]);
             }
@@ -78,43 +78,66 @@ pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> Stri
     }
     // The sort is stable and nodes come in order of id, so equal ones stay in order of id.
     scored.sort_by_key(|(_, total, _)| std::cmp::Reverse(*total));
-    let mut text = String::new();
+    let mut parts = Vec::new();
     if !scored.is_empty() {
-        let title = format!("{} can take it", plural(scored.len(), "node"));
-        text.push_str(&paint(BOLD, &title));
-        text.push_str(&format!("\n{}", scores(&scored, wide, limit)));
-        text.push_str(&more_rows(scored.len(), limit));
+        parts.push(eligible_nodes(scored.len(), &scores(&scored, wide, limit), limit));
     }
     if !removed.is_empty() {
-        if !text.is_empty() {
-            text.push_str("\n\n");
-        }
-        text.push_str(&paint(BOLD, &format!("{} cannot", plural(removed.len(), "node"))));
-        let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
-        for (node, filter, why, others) in removed.iter().take(limit) {
-            let others: Vec<String> = if wide {
-                others.iter().map(|(name, why)| format!("{name} ({})", evidence(why))).collect()
-            } else {
-                others.iter().map(|(name, _)| name.to_string()).collect()
+        let rows = removed.iter().map(|(node, filter, why, others)| {
+            let other = |(name, why): &(_, _)| match wide {
+                true => format!("{name} ({})", evidence(why)),
+                false => format!("{name}"),
             };
-            table.row([
-                node.as_str().into(),
-                filter.as_ref().into(),
-                evidence(why).into(),
-                Cell::toned(others.join(", "), Tone::Dim),
-            ]);
-        }
-        text.push_str(&format!("\n{}", table.text()));
-        text.push_str(&more_rows(removed.len(), limit));
+            let others = others.iter().map(other).collect();
+            RemovedNode { node: node.as_str(), rule: filter, why: evidence(why), others }
+        });
+        parts.push(removed_nodes(removed.len(), rows, limit));
+    }
+    parts.join("\n\n")
+}
+
+/// A node that cannot take it: the first rule that removed it and why, and the other rules.
+pub(crate) struct RemovedNode<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) rule: &'a str,
+    pub(crate) why: String,
+    pub(crate) others: Vec<String>,
+}
+
+/// The nodes that can take it, with their scores.
+pub(crate) fn eligible_nodes(count: usize, table: &Table, limit: usize) -> String {
+    section(&format!("{} can take it", plural(count, "node")), table, count, limit)
+}
+
+/// The nodes that cannot take it, and why.
+pub(crate) fn removed_nodes<'a>(
+    count: usize,
+    nodes: impl Iterator<Item = RemovedNode<'a>>,
+    limit: usize,
+) -> String {
+    let mut table = Table::new(&["NODE", "RULE", "WHY", "ALSO"]);
+    for RemovedNode { node, rule, why, others } in nodes.take(limit) {
+        let others = Cell::with_tone(others.join(", "), Tone::Dim);
+        table.row([node.into(), rule.into(), why.into(), others]);
+    }
+    section(&format!("{} cannot", plural(count, "node")), &table, count, limit)
+}
+
+/// A table below its title, and a note if it was cut off.
+fn section(title: &str, table: &Table, count: usize, limit: usize) -> String {
+    let mut text = format!("{}\n{}", paint(BOLD, title), table.text());
+    if count > limit {
+        let more = format!("and {} more; show more with --limit", count - limit);
+        let _ = write!(text, "\n{}", paint(DIM, &more));
     }
     text
 }
 
-type Scored<'a> = (&'a berth_api::engine::NodeId, i64, &'a Vec<berth_api::engine::Term>);
+type ScoredNode<'a> = (&'a berth_api::engine::NodeId, i64, &'a Vec<berth_api::engine::Term>);
 
-fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> String {
+fn scores(scored: &[ScoredNode<'_>], wide: bool, limit: usize) -> Table {
     let mut table = Table::new(&["NODE", ">TOTAL"]);
-    let Some((_, _, terms)) = scored.first() else { return String::new() };
+    let Some((_, _, terms)) = scored.first() else { return table };
     // A term that is the same for all nodes makes no difference.
     let differs = |place: usize| {
         let first = terms.get(place).map(|term| term.points);
@@ -131,15 +154,7 @@ fn scores(scored: &[Scored<'_>], wide: bool, limit: usize) -> String {
         }));
         table.row(row);
     }
-    table.text()
-}
-
-/// The note below a table that was cut off.
-pub(crate) fn more_rows(count: usize, limit: usize) -> String {
-    if count <= limit {
-        return String::new();
-    }
-    format!("\n{}", paint(DIM, &format!("and {} more; show more with --limit", count - limit)))
+    table
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl Resource for Migration {
         "FROM" => migration.source.as_str(),
         "TO" => migration.target.as_str(),
         "STATE" => state(migration.state),
-        ">COPIED" => copied(migration),
+        ">COPIED" => copied_share(migration),
         "REASON" => api_name(&migration.reason),
         "SINCE" => age(migration.since),
         "+TENANT" => migration.tenant.as_str(),
@@ -123,7 +123,7 @@ impl Resource for Migration {
             ("to", self.target.to_string()),
             ("state", self.state.name().to_owned()),
             ("reason", api_name(&self.reason)),
-            ("copied", copied(self).unwrap_or_default()),
+            ("copied", copied_share(self).unwrap_or_default()),
             ("frees", cpu_and_memory(self.frees)),
             ("since", age(self.since)),
             ("changed", age(self.changed_at)),
@@ -142,7 +142,7 @@ impl Operation for Migration {
     }
 
     fn progress(&self) -> String {
-        match copied(self).filter(|_| self.state == MigrationState::Copying) {
+        match copied_share(self).filter(|_| self.state == MigrationState::Copying) {
             Some(share) => format!("{} ({share})", self.message),
             None => self.message.clone(),
         }
@@ -166,10 +166,10 @@ fn state(state: MigrationState) -> Cell {
         MigrationState::Failed => Tone::Bad,
         MigrationState::Cancelled => Tone::Dim,
     };
-    Cell::toned(state.name(), tone)
+    Cell::with_tone(state.name(), tone)
 }
 
-fn copied(migration: &Migration) -> Option<String> {
+fn copied_share(migration: &Migration) -> Option<String> {
     migration.copied_permille.map(|share| format!("{}.{}%", share / 10, share % 10))
 }
 

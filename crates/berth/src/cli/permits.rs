@@ -82,13 +82,12 @@ impl PermitArgs {
             }
         };
         let body = AskPermit {
-            resources,
             seq: self.seq,
             fence: self.fence,
             last_permit: self.last_permit,
             heard: self.heard,
             headroom: self.headroom,
-            load: None,
+            ..AskPermit::new(resources)
         };
         session.post::<Permit>(&path, &body).await
     }

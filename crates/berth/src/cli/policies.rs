@@ -11,13 +11,12 @@ use berth_api::{PolicyChange, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::place::file;
 use super::policies_live;
 use super::resource::{NameArg, Resource, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Failure, Global, Output, RawJson, Session, Table, Tone, age, columns,
-    decode,
+    decode, file,
 };
 
 /// Manage placement policies.
@@ -107,7 +106,7 @@ impl Resource for StoredPolicy {
     const COLUMNS: &'static [Column<Self>] = columns![policy;
         "HASH" => policy.hash.as_str(),
         "NAME" => policy.name.as_str(),
-        "ACTIVE" => policy.active.then(|| Cell::toned("yes", Tone::Good)),
+        "ACTIVE" => policy.active.then(|| Cell::with_tone("yes", Tone::Good)),
         "STORED" => policy.stored_at.map(age),
     ];
 
@@ -230,12 +229,12 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
     let invalid = |error: PolicyError| Failure::usage(error.to_string());
     if is_file(text) {
         let text = file::text(Path::new(text))?;
-        return unstored(&EnginePolicy::from_toml(&text).map_err(invalid)?);
+        return to_unstored(&EnginePolicy::from_toml(&text).map_err(invalid)?);
     }
     match session.get(&path_of::<StoredPolicy>(text), &[]).await {
         Ok(raw) => decode(&raw),
         Err(failure) if failure.is_not_found() && BUILTIN_POLICIES.contains(&text) => {
-            unstored(&EnginePolicy::builtin(text).map_err(invalid)?)
+            to_unstored(&EnginePolicy::builtin(text).map_err(invalid)?)
         }
         Err(failure) if failure.is_not_found() => Err(failure.did_you_mean(
             text,
@@ -247,7 +246,7 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
 }
 
 /// A policy that the server has not stored.
-fn unstored(policy: &EnginePolicy) -> CmdResult<StoredPolicy> {
+fn to_unstored(policy: &EnginePolicy) -> CmdResult<StoredPolicy> {
     Ok(StoredPolicy {
         name: policy.name().to_owned(),
         hash: policy.hash().to_string(),
@@ -359,7 +358,7 @@ mod tests {
 
     #[test]
     fn two_policies_differ_key_by_key() {
-        let builtin = |name: &str| unstored(&EnginePolicy::builtin(name).unwrap()).unwrap();
+        let builtin = |name: &str| to_unstored(&EnginePolicy::builtin(name).unwrap()).unwrap();
         let (balanced, pack) = (builtin("balanced"), builtin("pack"));
         assert!(changes(&balanced.body, &balanced.body).is_empty());
         let changes = changes(&balanced.body, &pack.body);

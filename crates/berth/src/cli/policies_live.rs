@@ -36,7 +36,7 @@ pub(super) fn print(out: &Output, live: &LiveDiff) {
 
 fn decisions(live: &LiveDiff) -> Table {
     fn place(node: &Option<NodeId>) -> Cell {
-        let refused = || Cell::toned("refused", Tone::Bad);
+        let refused = || Cell::with_tone("refused", Tone::Bad);
         node.as_ref().map_or_else(refused, |node| node.as_str().into())
     }
     let columns = columns![decision: LiveDecision;
@@ -83,7 +83,7 @@ fn nodes(nodes: &[LiveNode]) -> Table {
 
 fn classes(classes: &[LiveClass]) -> Table {
     fn terms(terms: &Option<LiveTerms>) -> Cell {
-        let Some(terms) = terms else { return Cell::toned("unknown", Tone::Bad) };
+        let Some(terms) = terms else { return Cell::with_tone("unknown", Tone::Bad) };
         let (cpu, memory) = (terms.charged_cpu_milli, terms.charged_memory_mib);
         let overcommit = terms.overcommit_permille;
         format!("overcommit {overcommit}‰, charged {cpu} mCPU, {memory} MiB").into()

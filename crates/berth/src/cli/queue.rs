@@ -39,7 +39,7 @@ impl Resource for Ticket {
         ">PLACE" => ticket.position.map(|place| place.to_string()),
         "STATE" => ticket_state(ticket.state),
         "TENANT" => ticket.tenant.as_str(),
-        "REQUESTED" => requested(&ticket.request),
+        "REQUESTED" => request_summary(&ticket.request),
         "SINCE" => age(ticket.since),
         "UNTIL" => age(ticket.deadline),
         ">TRIES" => ticket.tries,
@@ -52,7 +52,7 @@ impl Resource for Ticket {
             ("state", api_name(&self.state)),
             ("place", self.position.map(|place| place.to_string()).unwrap_or_default()),
             ("tenant", self.tenant.clone()),
-            ("requested", requested(&self.request)),
+            ("requested", request_summary(&self.request)),
             ("since", age(self.since)),
             ("until", age(self.deadline)),
             ("tries", self.tries.to_string()),
@@ -103,7 +103,7 @@ impl Queue {
 }
 
 /// What a request asks for, on one line.
-pub(crate) fn requested(request: &PlaceRequest) -> String {
+pub(crate) fn request_summary(request: &PlaceRequest) -> String {
     let parts = request.instances.iter().map(|spec| {
         let count = spec.count.unwrap_or(1);
         let size = amounts(&spec.resources.amounts());

@@ -63,7 +63,7 @@ fn usage(used: Option<i64>, limit: Option<i64>, text: fn(i64) -> String) -> Cell
     let used = used.unwrap_or(0);
     let tone = if limit.is_some_and(|limit| used >= limit) { Tone::Warn } else { Tone::Plain };
     let limit = limit.map_or_else(|| "any".to_owned(), text);
-    Cell::toned(format!("{} of {limit}", text(used)), tone)
+    Cell::with_tone(format!("{} of {limit}", text(used)), tone)
 }
 
 impl Quotas {

@@ -14,8 +14,8 @@ use clap::{Args, Subcommand};
 
 use super::resource::POLL_INTERVAL;
 use crate::cmdutil::{
-    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, args, confirm, decode,
-    or_dash, plural,
+    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, args, columns, confirm,
+    decode, or_dash, plural,
 };
 
 const EXAMPLES: &str = "\
@@ -179,23 +179,19 @@ async fn start(
 
 /// Prints a plan as a table.
 fn print(out: &Output, plan: &Rebalance) {
-    let mut table = Table::new(&["INSTANCE", "NAME", "TENANT", "FROM", "TO", ">GAIN", ">COST"]);
-    if out.is_wide() {
-        table.column("WHY");
-    }
-    for step in &plan.moves {
-        let why = out.is_wide().then(|| step.why.as_str().into());
-        let cells: [Cell; 7] = [
-            step.instance.to_string().into(),
-            or_dash(step.name.as_deref()),
-            step.tenant.as_str().into(),
-            step.from.as_str().into(),
-            step.to.as_str().into(),
-            gain(plan.goal, step.gain).into(),
-            size(step.cost).into(),
-        ];
-        table.row(cells.into_iter().chain(why));
-    }
+    let steps: Vec<(RebalanceGoal, &RebalanceStep)> =
+        plan.moves.iter().map(|step| (plan.goal, step)).collect();
+    let columns = columns![row: (RebalanceGoal, &RebalanceStep);
+        "INSTANCE" => row.1.instance.to_string(),
+        "NAME" => or_dash(row.1.name.as_deref()),
+        "TENANT" => row.1.tenant.as_str(),
+        "FROM" => row.1.from.as_str(),
+        "TO" => row.1.to.as_str(),
+        ">GAIN" => gain(row.0, row.1.gain),
+        ">COST" => size(row.1.cost),
+        "+WHY" => row.1.why.as_str(),
+    ];
+    let table = Table::of(&steps, out.is_wide(), columns);
     if !table.is_empty() {
         out.table(&table, "");
     }
@@ -241,7 +237,7 @@ fn started_row(begun: &Migration) -> Vec<Cell> {
         begun.instance.to_string().into(),
         begun.source.as_str().into(),
         begun.target.as_str().into(),
-        Cell::toned(begun.state.name().replace('_', " "), tone),
+        Cell::with_tone(begun.state.name().replace('_', " "), tone),
         begun.id.as_str().into(),
         why.into(),
     ]
@@ -254,7 +250,7 @@ fn skipped_row(left: &NotBegun) -> Vec<Cell> {
         left.step.instance.to_string().into(),
         left.step.from.as_str().into(),
         left.step.to.as_str().into(),
-        Cell::toned(state, tone),
+        Cell::with_tone(state, tone),
         or_dash(None),
         left.why.as_str().into(),
     ]
@@ -280,15 +276,15 @@ impl<'s> Execution<'s> {
         let bar = self.session.out.bar(self.plan.moves.len(), "moves");
         self.record(first);
         loop {
-            let ended_before = self.ended();
+            let ended_before = self.count_ended();
             self.poll().await?;
-            bar.set_position(self.ended() as u64);
-            let nothing_moves = self.ended() == self.started.len();
+            bar.set_position(self.count_ended() as u64);
+            let nothing_moves = self.count_ended() == self.started.len();
             if self.waiting.is_empty() && nothing_moves {
                 break;
             }
             // Try again when a migration has ended, or none is running.
-            if !self.waiting.is_empty() && (nothing_moves || self.ended() > ended_before) {
+            if !self.waiting.is_empty() && (nothing_moves || self.count_ended() > ended_before) {
                 let left = std::mem::take(&mut self.waiting);
                 let left = left.into_iter().map(|left| left.step).collect();
                 let next = start(self.session, self.plan, left).await?;
@@ -326,7 +322,7 @@ impl<'s> Execution<'s> {
         Ok(())
     }
 
-    fn ended(&self) -> usize {
+    fn count_ended(&self) -> usize {
         self.started.values().filter(|known| known.state.is_over()).count()
     }
 

@@ -15,12 +15,12 @@ fn document() -> String {
     let mut text = OPENING.to_owned();
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     for noun in command.get_subcommands().filter(shown) {
-        chapter(&mut text, noun, "berth", 2);
+        write_chapter(&mut text, noun, "berth", 2);
     }
     text
 }
 
-fn chapter(text: &mut String, command: &Command, above: &str, level: usize) {
+fn write_chapter(text: &mut String, command: &Command, above: &str, level: usize) {
     let name = format!("{above} {}", command.get_name());
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
     let about = about.unwrap_or_default();
@@ -31,7 +31,7 @@ fn chapter(text: &mut String, command: &Command, above: &str, level: usize) {
     }
     let shown = |below: &&Command| !below.is_hide_set() && below.get_name() != "help";
     for below in command.get_subcommands().filter(shown) {
-        chapter(text, below, &name, level + 1);
+        write_chapter(text, below, &name, level + 1);
     }
 }
 
@@ -93,21 +93,21 @@ fn the_document_of_the_command_line_is_up_to_date() {
 
 #[test]
 fn every_command_has_an_example() {
-    fn look(command: &Command, name: &str, without: &mut Vec<String>) {
+    fn find_missing(command: &Command, name: &str, without: &mut Vec<String>) {
         let texts = [command.get_after_help(), command.get_long_about()];
         let has = texts.into_iter().flatten().any(|text| text.to_string().contains("berth "));
         if !has && command.get_name() != "help" {
             without.push(name.to_owned());
         }
         for below in command.get_subcommands() {
-            look(below, &format!("{name} {}", below.get_name()), without);
+            find_missing(below, &format!("{name} {}", below.get_name()), without);
         }
     }
     let mut without = Vec::new();
     let command = crate::command();
     // Benchmarks are for developers.
     for noun in command.get_subcommands().filter(|noun| noun.get_name() != "bench") {
-        look(noun, noun.get_name(), &mut without);
+        find_missing(noun, noun.get_name(), &mut without);
     }
     assert!(without.is_empty(), "no example: {without:?}");
 }
@@ -118,5 +118,38 @@ fn the_singular_names_of_nouns_are_aliases() {
         let command = crate::command();
         let found = command.find_subcommand(alias).map(Command::get_name);
         assert_eq!(found, Some(name));
+    }
+}
+
+#[test]
+fn the_names_of_version_0_1_are_hidden_aliases() {
+    let lines = [
+        "place --memory 1GiB --tenant acme",
+        "explain --memory 1GiB --tenant acme",
+        "instances list --tenant acme",
+        "claims list --tenant acme",
+        "decisions list --tenant acme",
+        "workloads list --tenant acme",
+        "workloads apply -f web.toml --tenant acme",
+        "environments list --tenant acme",
+        "environments show live --tenant acme",
+        "groups set web --kind apart --tenant acme",
+        "volumes set data --home n1 --tenant acme",
+        "volumes attachments set db data --tenant acme",
+        "volumes attachments show db --tenant acme",
+        "volumes attachments remove db --tenant acme",
+        "tokens create --role tenant --tenant acme",
+    ];
+    for line in lines {
+        let old = if line.starts_with("tokens") { "--namespace" } else { "--owner" };
+        let parse = |line: &str| {
+            let words = std::iter::once("berth").chain(line.split(' '));
+            crate::command().try_get_matches_from(words)
+        };
+        assert!(parse(line).is_ok(), "{line}");
+        let old_line = line.replace("--tenant", old);
+        assert!(parse(&old_line).is_ok(), "{old_line}");
+        let help = parse(&format!("{line} --help")).unwrap_err().to_string();
+        assert!(!help.contains(old), "{help}");
     }
 }

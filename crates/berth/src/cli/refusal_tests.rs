@@ -4,6 +4,7 @@ use berth_api::engine::{
     Amounts, Batch, Engine, InstanceId, InstanceRequest, NodeFacts, NodeState, PlaceError, Policy,
     Refusal, Timestamp, TraitValue,
 };
+use berth_control::instance_spec::request_of;
 use clap::Parser;
 
 use super::*;
@@ -44,49 +45,43 @@ struct Line {
     request: RequestFlags,
 }
 
-/// The instance that flags ask for, as the server would put it to its engine.
-fn asked(request: &PlaceRequest, number: u128) -> InstanceRequest {
-    let spec = &request.instances[0];
+/// The instance that flags ask for, as the server passes it to its engine.
+fn instance(request: &PlaceRequest, number: u128) -> InstanceRequest {
     let id = InstanceId::from_u128(0x100 + number);
-    let mut asked = InstanceRequest::new(id, "acme", spec.resources.amounts());
-    asked.traits = spec.traits.clone();
-    asked.tags = spec.tags.clone();
-    asked.networks = spec.networks.clone();
-    asked.affinity = spec.affinity.clone();
-    asked.capacity_type = spec.capacity_type;
-    asked
+    InstanceRequest { id, ..request_of("acme", &request.instances[0]) }
 }
 
-fn refused(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
-    match engine.place(&asked(request, 0), NOW) {
+fn expect_refusal(engine: &mut Engine, request: &PlaceRequest) -> Refusal {
+    match engine.place(&instance(request, 0), NOW) {
         Err(PlaceError::Refused(refusal)) => *refusal,
         other => panic!("{other:?}"),
     }
 }
 
-fn plain(drawing: &str) -> String {
+fn strip_styles(drawing: &str) -> String {
     anstream::adapter::strip_str(drawing).to_string()
 }
 
-fn drawn(engine: &mut Engine, line: &str) -> String {
+fn draw_refusal(engine: &mut Engine, line: &str) -> String {
     let words = std::iter::once("place").chain(line.split(' '));
     let flags = Line::try_parse_from(words).unwrap().request;
     let request = flags.request().unwrap();
-    let refusal = refused(engine, &request);
-    plain(&draw_refusals(&[refusal], &Advice::new(&flags, Vec::new(), &request)))
+    let refusal = expect_refusal(engine, &request);
+    strip_styles(&draw_refusals(&[refusal], &Advice::new(&flags, Vec::new(), &request)))
 }
 
 #[test]
 fn too_much_memory_shows_who_came_close_and_commands_that_help() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --tenant acme");
+    let text =
+        draw_refusal(&mut engine, "--cpu 4 --memory 100GiB --disk 10GiB --trait ssd --tenant acme");
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_rule_that_holds_nowhere_is_softened_in_the_command() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--memory 1GiB --affinity role==db@rack");
+    let text = draw_refusal(&mut engine, "--memory 1GiB --affinity role==db@rack");
     insta::assert_snapshot!(text);
 }
 
@@ -97,13 +92,13 @@ fn a_full_fleet_names_the_instances_whose_release_would_help() {
     let resident =
         InstanceRequest::new(InstanceId::from_u128(7), "acme", Amounts::new(500, 12_288));
     engine.fleet_mut().claim(&resident, &"only".into()).unwrap();
-    insta::assert_snapshot!(drawn(&mut engine, "--cpu 500m --memory 8GiB"));
+    insta::assert_snapshot!(draw_refusal(&mut engine, "--cpu 500m --memory 8GiB"));
 }
 
 #[test]
 fn no_nodes_at_all_is_said_plainly() {
     let mut engine = Engine::new(Policy::builtin("balanced").unwrap());
-    insta::assert_snapshot!(drawn(&mut engine, "--memory 1GiB"));
+    insta::assert_snapshot!(draw_refusal(&mut engine, "--memory 1GiB"));
 }
 
 #[test]
@@ -114,21 +109,21 @@ fn a_batch_says_how_the_search_ended() {
     let line = "place --memory 6GiB --count 8 --best-effort";
     let flags = Line::try_parse_from(line.split(' ').take(5)).unwrap().request;
     let request = flags.request().unwrap();
-    let requests = (0..8).map(|number| asked(&request, number)).collect();
+    let requests = (0..8).map(|number| instance(&request, number)).collect();
     let outcome = engine.place_batch(&Batch::new(requests), NOW).unwrap();
     let refusals: Vec<Refusal> = outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
     let advice = Advice::new(&flags, vec!["--lease".to_owned(), "5m".to_owned()], &request);
-    insta::assert_snapshot!(plain(&draw_refusals(&refusals, &advice)));
+    insta::assert_snapshot!(strip_styles(&draw_refusals(&refusals, &advice)));
 }
 
 #[test]
 fn the_command_of_the_first_fix_is_granted_when_it_is_followed() {
     let mut engine = engine();
-    let text = drawn(&mut engine, "--cpu 4 --memory 100GiB --trait ssd");
+    let text = draw_refusal(&mut engine, "--cpu 4 --memory 100GiB --trait ssd");
     let command = text.lines().map(str::trim).find(|line| line.starts_with("berth place"));
     let words = command.unwrap().split(' ').skip(1);
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
-    assert!(engine.place(&asked(&request, 1), NOW).is_ok(), "{command:?}");
+    assert!(engine.place(&instance(&request, 1), NOW).is_ok(), "{command:?}");
 }
 
 #[test]
@@ -136,7 +131,8 @@ fn a_refusal_in_the_log_has_no_command_of_its_own() {
     let mut engine = engine();
     let words = ["place", "--memory", "100GiB"];
     let request = Line::try_parse_from(words).unwrap().request.request().unwrap();
-    let text = plain(&draw_refusals(&[refused(&mut engine, &request)], &Advice::none()));
+    let text =
+        strip_styles(&draw_refusals(&[expect_refusal(&mut engine, &request)], &Advice::none()));
     assert!(!text.contains("berth place"), "{text}");
 }
 

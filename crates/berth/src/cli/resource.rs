@@ -139,19 +139,12 @@ impl Session {
         path: &str,
         deadline: Option<Instant>,
     ) -> CmdResult {
-        let bar = self.out.spinner("");
-        let mut last = String::new();
+        let mut progress = self.out.progress("");
         loop {
             let raw = self.get(path, &[]).await?;
             let operation: R = decode(&raw)?;
-            let progress = operation.progress();
-            if progress != last {
-                bar.set_message(progress.clone());
-                if bar.is_hidden() {
-                    self.out.note(format!("{}: {progress}", operation.state()));
-                }
-                last = progress;
-            }
+            let message = operation.progress();
+            progress.update(&message, &format!("{}: {message}", operation.state()));
             let failure = match operation.succeeded() {
                 Some(true) => None,
                 Some(false) => Some(operation.message().to_owned()),
@@ -163,7 +156,7 @@ impl Session {
                     continue;
                 }
             };
-            bar.finish_and_clear();
+            progress.finish();
             return match failure {
                 None => self.print::<R>(&raw),
                 Some(message) => Err(Failure::new(Exit::Failed, message)),

@@ -109,9 +109,9 @@ fn is_expired(token: &Token) -> bool {
 
 fn expiry(token: &Token) -> Cell {
     match (token.revoked_at, token.expires_at) {
-        (Some(at), _) => Cell::toned(format!("revoked {}", age(at)), Tone::Dim),
+        (Some(at), _) => Cell::with_tone(format!("revoked {}", age(at)), Tone::Dim),
         (None, Some(at)) if is_expired(token) => {
-            Cell::toned(format!("expired {}", age(at)), Tone::Dim)
+            Cell::with_tone(format!("expired {}", age(at)), Tone::Dim)
         }
         (None, Some(at)) => age(at).into(),
         (None, None) => "never".into(),

@@ -1,42 +1,44 @@
 //! Values of flags: parsed from what a user types, and written as a user would type them.
 
+use std::time::Duration;
+
 use berth_api::engine::elastic::Size;
 use berth_api::engine::{Hint, InstanceId, TraitValue};
 use berth_api::units::{self, Rounding, UnitError};
 use serde::de::DeserializeOwned;
 
-fn parsed(result: Result<u32, UnitError>) -> Result<u32, String> {
+fn with_text_error(result: Result<u32, UnitError>) -> Result<u32, String> {
     result.map_err(|error| error.to_string())
 }
 
 /// A CPU request, in thousandths of a core.
 pub(crate) fn cpu(text: &str) -> Result<u32, String> {
-    parsed(units::parse_cpu(text, Rounding::Up))
+    with_text_error(units::parse_cpu(text, Rounding::Up))
 }
 
 /// A memory or disk request, in MiB.
 pub(crate) fn size(text: &str) -> Result<u32, String> {
-    parsed(units::parse_size(text, Rounding::Up))
+    with_text_error(units::parse_size(text, Rounding::Up))
 }
 
 /// A bandwidth request, in Mbit/s.
 pub(crate) fn bandwidth(text: &str) -> Result<u32, String> {
-    parsed(units::parse_bandwidth(text, Rounding::Up))
+    with_text_error(units::parse_bandwidth(text, Rounding::Up))
 }
 
 /// CPU capacity, in thousandths of a core.
 pub(crate) fn cpu_capacity(text: &str) -> Result<u32, String> {
-    parsed(units::parse_cpu(text, Rounding::Down))
+    with_text_error(units::parse_cpu(text, Rounding::Down))
 }
 
 /// Memory or disk capacity, in MiB.
 pub(crate) fn size_capacity(text: &str) -> Result<u32, String> {
-    parsed(units::parse_size(text, Rounding::Down))
+    with_text_error(units::parse_size(text, Rounding::Down))
 }
 
 /// Bandwidth capacity, in Mbit/s.
 pub(crate) fn bandwidth_capacity(text: &str) -> Result<u32, String> {
-    parsed(units::parse_bandwidth(text, Rounding::Down))
+    with_text_error(units::parse_bandwidth(text, Rounding::Down))
 }
 
 /// A value of the API by its name there.
@@ -66,6 +68,11 @@ pub(crate) fn cpu_and_memory_flag(size: Size) -> String {
 pub(crate) fn duration(text: &str) -> Result<u32, String> {
     let seconds = units::parse_duration(text).map_err(|error| error.to_string())?;
     u32::try_from(seconds).map_err(|_| format!("duration is {text:?}; accepted is up to 100 years"))
+}
+
+/// A duration that may also be in milliseconds.
+pub(crate) fn precise_duration(text: &str) -> Result<Duration, String> {
+    units::parse_precise_duration(text).map_err(|error| error.to_string())
 }
 
 /// `key=value`.

@@ -1,11 +1,11 @@
 //! The file that says which server to use by default. Only its owner can read it.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::failure::{CmdResult, Failure};
+use super::private::write_private_file;
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -80,15 +80,10 @@ pub(crate) fn save(config: &ClientConfig) -> std::io::Result<PathBuf> {
 /// # Errors
 /// As [`save`].
 pub(crate) fn save_to(path: &Path, config: &ClientConfig) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    // A temporary file is created with access for its owner only.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text_of(config).as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    write_private_file(path, &text_of(config))
 }
 
 fn text_of(config: &ClientConfig) -> String {

@@ -101,7 +101,7 @@ impl Failure {
     }
 
     /// Prints a drawing instead of the line.
-    pub(crate) fn drawn(mut self, drawing: String) -> Self {
+    pub(crate) fn with_drawing(mut self, drawing: String) -> Self {
         self.drawing = Some(drawing);
         self
     }
@@ -190,6 +190,16 @@ impl Failure {
     }
 }
 
+/// The line and the hints, for logs.
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        self.hints.iter().try_for_each(|(label, hint)| write!(f, "; {label}: {hint}"))
+    }
+}
+
+impl std::error::Error for Failure {}
+
 fn exit_of(problem: &Problem) -> Exit {
     let no_room = !problem.refusals.is_empty()
         || problem.code.starts_with("no_capacity")
@@ -222,7 +232,7 @@ impl From<ClientError> for Failure {
         };
         match error {
             ClientError::Problem { problem, .. } => Self::from_problem(*problem),
-            // The causes below it are about sockets and help nobody here.
+            // The causes below it are about sockets, and do not help here.
             ClientError::Unreachable { url, .. } => {
                 Self::new(exit, format!("no server answers at {url}"))
                     .remedy("start one with: berth up; or set another with --url or BERTH_URL")

@@ -2,20 +2,26 @@
 //!
 //! It knows no command. Commands import from here by name, never from each other's files.
 
+mod amount_fields;
 pub(crate) mod args;
 pub(crate) mod client_config;
 mod document;
 mod failure;
+pub(crate) mod file;
 mod output;
+mod private;
 mod session;
 mod suggest;
 mod table;
 mod text;
 
+pub(crate) use amount_fields::{resolve_instance_units, resolve_node_units};
 pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
 pub(crate) use output::{Output, confirm, style};
+pub(crate) use private::{create_private_dir, write_private_file};
 pub(crate) use session::{
-    DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, query_params,
+    DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, partition,
+    query_params,
 };
 pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs};
 pub(crate) use text::{

@@ -160,6 +160,11 @@ impl Output {
         bar.with_message(message.to_owned())
     }
 
+    /// The progress of something that is waited for.
+    pub(crate) fn progress(&self, message: &str) -> Progress {
+        Progress { out: *self, bar: self.spinner(message), last: String::new() }
+    }
+
     /// Where progress is drawn.
     pub(crate) fn target(&self) -> ProgressDrawTarget {
         if self.quiet || self.is_data() || !std::io::stderr().is_terminal() {
@@ -170,7 +175,38 @@ impl Output {
     }
 }
 
-/// Asks for confirmation on a terminal. Without a terminal nobody can answer, and `--yes` is implied.
+/// The progress of something that is waited for: a spinner on a terminal, otherwise a line for each step.
+pub(crate) struct Progress {
+    out: Output,
+    bar: ProgressBar,
+    last: String,
+}
+
+impl Progress {
+    /// Shows a step: its message on a terminal, otherwise its line, unless it was the last one already.
+    pub(crate) fn update(&mut self, message: &str, line: &str) {
+        if message == self.last {
+            return;
+        }
+        if self.bar.is_hidden() {
+            self.out.note(line);
+        }
+        self.bar.set_message(message.to_owned());
+        self.last = message.to_owned();
+    }
+
+    /// Shows a message on a terminal only, until the next step.
+    pub(crate) fn interrupt(&self, message: &'static str) {
+        self.bar.set_message(message);
+    }
+
+    /// Removes the spinner.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Asks for confirmation on a terminal. Without a terminal there is no answer, and `--yes` is implied.
 pub(crate) fn confirm(question: &str) -> CmdResult {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(());

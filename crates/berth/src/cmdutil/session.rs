@@ -117,13 +117,24 @@ impl Session {
         query: Query<'_>,
         limit: Option<usize>,
     ) -> CmdResult<Page<RawJson>> {
-        let mut all = Page { items: Vec::new(), next: None };
+        self.get_list_from(path, query, limit, ("cursor", None)).await
+    }
+
+    /// Reads a list from a given position. Its parameter also names the next page.
+    pub(crate) async fn get_list_from(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        limit: Option<usize>,
+        (parameter, start): (&str, Option<String>),
+    ) -> CmdResult<Page<RawJson>> {
+        let mut all = Page { items: Vec::new(), next: start };
         loop {
             let left = limit.map_or(PAGE_SIZE, |limit| (limit - all.items.len()).min(PAGE_SIZE));
-            let (left, cursor) = (left.to_string(), all.next.take());
+            let (left, position) = (left.to_string(), all.next.take());
             let mut query = query.to_vec();
             query.push(("limit", &left));
-            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            query.extend(position.as_deref().map(|position| (parameter, position)));
             let page: Page<RawJson> = self.client.get(path, &query).await?;
             all.items.extend(page.items);
             all.next = page.next;
@@ -199,6 +210,18 @@ pub(crate) async fn concurrently<I, F: Future>(
     request: impl FnMut(I) -> F,
 ) -> Vec<F::Output> {
     futures_util::stream::iter(items).map(request).buffered(CONCURRENCY).collect().await
+}
+
+/// The values of those that succeeded, and the errors of the others.
+pub(crate) fn partition<T, E>(results: impl IntoIterator<Item = Result<T, E>>) -> (Vec<T>, Vec<E>) {
+    let (mut values, mut errors) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => errors.push(error),
+        }
+    }
+    (values, errors)
 }
 
 /// A response in its type.

@@ -42,20 +42,20 @@ impl Cell {
     }
 
     /// A cell in a tone.
-    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Self {
+    pub(crate) fn with_tone(text: impl Into<String>, tone: Tone) -> Self {
         Self { text: text.into(), tone }
     }
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self::toned(text, Tone::Plain)
+        Self::with_tone(text, Tone::Plain)
     }
 }
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self::toned(text, Tone::Plain)
+        Self::with_tone(text, Tone::Plain)
     }
 }
 
@@ -177,7 +177,7 @@ impl Table {
             titles.map(|name| comfy_table::Cell::new(name).add_attribute(Attribute::Dim)),
         );
         for row in &self.rows {
-            table.add_row(row.iter().map(styled));
+            table.add_row(row.iter().map(to_styled_cell));
         }
         for (index, name) in self.header.iter().enumerate() {
             let Some(column) = table.column_mut(index) else { continue };
@@ -186,12 +186,12 @@ impl Table {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        table.lines().map(|line| trimmed(&line)).collect::<Vec<_>>().join("\n")
+        table.lines().map(|line| trim_styled_end(&line)).collect::<Vec<_>>().join("\n")
     }
 }
 
 /// A line without trailing spaces, also where its end is styled.
-fn trimmed(line: &str) -> String {
+fn trim_styled_end(line: &str) -> String {
     let (mut text, mut codes) = (line.trim_end(), String::new());
     while let Some(start) = text.rfind('\x1b').filter(|_| text.ends_with('m')) {
         // Only a code that is the very end of the line.
@@ -204,7 +204,7 @@ fn trimmed(line: &str) -> String {
     format!("{text}{codes}")
 }
 
-fn styled(cell: &Cell) -> comfy_table::Cell {
+fn to_styled_cell(cell: &Cell) -> comfy_table::Cell {
     let styled = comfy_table::Cell::new(&cell.text);
     match cell.tone {
         Tone::Plain => styled,
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_table_has_no_borders_and_numbers_aligned_right() {
         let mut table = Table::new(&["NODE", ">CPU", "STATE"]);
-        table.row(["a".into(), "1.5".into(), Cell::toned("active", Tone::Good)]);
+        table.row(["a".into(), "1.5".into(), Cell::with_tone("active", Tone::Good)]);
         table.row(["longer-name".into(), "128".into(), "lost".into()]);
         let text = anstream::adapter::strip_str(&table.text()).to_string();
         let lines: Vec<&str> = text.lines().collect();

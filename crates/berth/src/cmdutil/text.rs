@@ -73,7 +73,7 @@ pub(crate) fn usage(used: u32, total: u32, text: fn(i64) -> String) -> Cell {
         90..100 => Tone::Warn,
         _ => Tone::Bad,
     };
-    Cell::toned(format!("{percent:>3}% of {}", text(i64::from(total))), tone)
+    Cell::with_tone(format!("{percent:>3}% of {}", text(i64::from(total))), tone)
 }
 
 /// The name of a value in the API.
@@ -89,7 +89,7 @@ pub(crate) fn node_state(state: NodeState) -> Cell {
         NodeState::Cordoned | NodeState::Draining | NodeState::Degraded => Tone::Warn,
         NodeState::Lost => Tone::Bad,
     };
-    Cell::toned(state.name(), tone)
+    Cell::with_tone(state.name(), tone)
 }
 
 pub(crate) fn claim_state(state: ClaimState) -> Cell {
@@ -98,7 +98,7 @@ pub(crate) fn claim_state(state: ClaimState) -> Cell {
         ClaimState::Active => Tone::Good,
         ClaimState::Releasing => Tone::Dim,
     };
-    Cell::toned(api_name(&state), tone)
+    Cell::with_tone(api_name(&state), tone)
 }
 
 pub(crate) fn ticket_state(state: TicketState) -> Cell {
@@ -108,7 +108,7 @@ pub(crate) fn ticket_state(state: TicketState) -> Cell {
         TicketState::Expired | TicketState::Refused => Tone::Bad,
         TicketState::Cancelled => Tone::Dim,
     };
-    Cell::toned(api_name(&state), tone)
+    Cell::with_tone(api_name(&state), tone)
 }
 
 pub(crate) fn workload_state(state: WorkloadState) -> Cell {
@@ -118,12 +118,12 @@ pub(crate) fn workload_state(state: WorkloadState) -> Cell {
         WorkloadState::Degraded => Tone::Bad,
         WorkloadState::Deleting => Tone::Dim,
     };
-    Cell::toned(api_name(&state), tone)
+    Cell::with_tone(api_name(&state), tone)
 }
 
 /// A dash, for what is not there.
 pub(crate) fn dash() -> Cell {
-    Cell::toned("-", Tone::Dim)
+    Cell::with_tone("-", Tone::Dim)
 }
 
 /// A text or a dash.

@@ -7,7 +7,7 @@ use berth_server::config::{LogFormat, TelemetryConfig};
 use berth_server::telemetry::Telemetry;
 use clap::{Args, ValueEnum};
 
-use crate::cmdutil::{CmdResult, Exit, Failure};
+use crate::cmdutil::{CmdResult, Exit, Failure, create_private_dir};
 
 /// The namespace of this pod, where there is one.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -127,11 +127,9 @@ impl LogArgs {
     }
 }
 
-/// Creates a directory that only its owner can access.
-pub(super) fn make_private(folder: &Path) -> CmdResult {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| {
+/// Creates the data directory, which only its owner can access.
+pub(super) fn create_data_dir(folder: &Path) -> CmdResult {
+    create_private_dir(folder).map_err(|error| {
         let line = format!("--data-dir is {}, which cannot be created: {error}", folder.display());
         Failure::new(Exit::Failed, line).accepted("a folder that this process may write to")
     })

@@ -158,8 +158,8 @@ impl SchedulerArgs {
         }
         let mut options = Options::new(client, settings, &identity);
         (options.lease, options.probes, options.wire) = (lease, Some(probes), wire);
-        options.binds_at_once = usize::try_from(self.bind_concurrency).unwrap_or(64);
-        options.evictions_at_once = usize::try_from(self.evict_concurrency).unwrap_or(16);
+        options.bind_concurrency = usize::try_from(self.bind_concurrency).unwrap_or(64);
+        options.eviction_concurrency = usize::try_from(self.evict_concurrency).unwrap_or(16);
         scheduler::run(options, stop)
             .await
             .map_err(|error| Failure::new(Exit::Failed, chain(&error)))

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_kube::webhook::{
-    FailurePolicy, Install, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options, Reach,
-    Rebuild, SelfSignedTls, TlsSource, Webhook, WebhookError,
+    FailurePolicy, InstallOptions, NodeLabel, OnChange, OnError, OnInvalid, OpenError, Options,
+    RebuildOptions, SelfSignedTls, TlsSource, Webhook, WebhookAddress, WebhookError,
 };
 use berth_ledger::Backend;
 use clap::{Args, ValueEnum};
 
-use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, make_private};
+use super::cluster_args::{ClusterArgs, IdentityArgs, LogArgs, create_data_dir};
 use super::{address_failure, stop_by_signal};
-use crate::cmdutil::{CmdResult, Exit, Failure, chain};
+use crate::cmdutil::{CmdResult, Exit, Failure, args, chain};
 use crate::up::{Lock, default_data_dir, without_password};
 
 /// Arguments of `berth kube webhook`.
@@ -101,7 +101,7 @@ struct SlotArgs {
     #[arg(long, env = "BERTH_KUBE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
     /// How long a slot is reserved for an admitted pod that does not appear.
-    #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = seconds)]
+    #[arg(long, env = "BERTH_KUBE_RESERVE_FOR", value_name = "TIME", default_value = "30s", value_parser = args::precise_duration)]
     reserve_for: Duration,
     /// Lease that elects the replica that evicts misplaced pods.
     #[arg(
@@ -148,7 +148,7 @@ struct RegistrationArgs {
     )]
     failure_policy: FailurePolicyArg,
     /// Timeout of the API server for a review: 1s to 30s.
-    #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = seconds)]
+    #[arg(long, env = "BERTH_KUBE_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = args::precise_duration)]
     timeout: Duration,
     /// Namespace to exclude, in addition to the webhook's own and kube-*; repeatable.
     #[arg(long, env = "BERTH_KUBE_EXCLUDE_NAMESPACE", value_name = "NAME", value_delimiter = ',')]
@@ -209,10 +209,6 @@ enum FailurePolicyArg {
     Fail,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    crate::cmdutil::args::duration(text).map(|seconds| Duration::from_secs(u64::from(seconds)))
-}
-
 impl WebhookArgs {
     pub(super) fn run(self) -> CmdResult {
         let (options, lock) = self.options()?;
@@ -258,19 +254,19 @@ impl WebhookArgs {
             OnFailureArg::Admit => OnError::Ignore,
             OnFailureArg::Refuse => OnError::Refuse,
         };
-        options.rebuild = Rebuild {
+        options.rebuild = RebuildOptions {
             on_change: match self.rules.on_change {
                 OnChangeArg::Rebuild => OnChange::Rebuild,
                 OnChangeArg::Lazy => OnChange::Lazy,
             },
             lease: self.slots.lease_name.clone(),
-            ..Rebuild::default()
+            ..RebuildOptions::default()
         };
         options.reserve_for = self.slots.reserve_for;
         options.timeout = self.registration.timeout;
         options.reach = match &self.registration.external_url {
-            Some(url) => Reach::Url(url.clone()),
-            None => Reach::Service {
+            Some(url) => WebhookAddress::Url(url.clone()),
+            None => WebhookAddress::Service {
                 name: self.registration.service.clone(),
                 port: self.registration.service_port,
             },
@@ -328,7 +324,7 @@ impl SlotArgs {
             Some(folder) => folder.clone(),
             None => default_data_dir()?.join("kube-webhook"),
         };
-        make_private(&folder)?;
+        create_data_dir(&folder)?;
         let path = folder.join("webhook.db");
         let lock = Lock::take(&path)?;
         Ok((Backend::Sqlite(path), Some(lock)))
@@ -336,12 +332,13 @@ impl SlotArgs {
 }
 
 impl RegistrationArgs {
-    fn install(&self) -> Option<Install> {
+    fn install(&self) -> Option<InstallOptions> {
         let failure_policy = match self.failure_policy {
             FailurePolicyArg::Ignore => FailurePolicy::Ignore,
             FailurePolicyArg::Fail => FailurePolicy::Fail,
         };
-        (!self.no_install).then(|| Install { name: self.configuration.clone(), failure_policy })
+        (!self.no_install)
+            .then(|| InstallOptions { name: self.configuration.clone(), failure_policy })
     }
 }
 
@@ -363,10 +360,10 @@ impl TlsArgs {
 /// What is printed at the start: what runs, where, and what to try next.
 fn startup_lines(options: &Options, at: SocketAddr, probes: Option<SocketAddr>) -> Vec<String> {
     let reached = match &options.reach {
-        Reach::Service { name, port } => {
+        WebhookAddress::Service { name, port } => {
             format!("https://{name}.{}.svc:{port}/mutate", options.namespace)
         }
-        Reach::Url(url) => url.clone(),
+        WebhookAddress::Url(url) => url.clone(),
     };
     let slots = match &options.ledger {
         Backend::Sqlite(path) => format!("{} (one replica)", path.display()),

@@ -8,6 +8,7 @@ use berth_server::serve::Authority;
 use clap::{Args, Subcommand};
 
 use super::options::{default_data_dir, variable};
+use crate::cmdutil::write_private_file;
 
 /// The kinds of certificates.
 #[derive(Subcommand)]
@@ -53,13 +54,8 @@ impl AgentArgs {
             std::io::stdout().write_all(pem.as_bytes())?;
             return Ok(());
         };
-        let wrong = || format!("failed to write {}", out.display());
-        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // Only its owner can read a temporary file, as a key requires.
-        let folder = folder.unwrap_or(std::path::Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder).with_context(wrong)?;
-        file.write_all(pem.as_bytes()).with_context(wrong)?;
-        file.persist(&out).with_context(wrong)?;
+        write_private_file(&out, &pem)
+            .with_context(|| format!("failed to write {}", out.display()))?;
         println!(
             "{} is valid for the agent of {} for {} days",
             out.display(),

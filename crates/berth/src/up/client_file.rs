@@ -3,25 +3,17 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cmdutil::client_config::{self, ClientConfig};
-
-/// How to talk to a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) url: String,
-    pub(crate) token: Option<String>,
-    pub(crate) ca_cert: Option<PathBuf>,
-}
+use crate::cmdutil::client_config::{self, ClientConfig, save_to};
 
 /// Where the configuration was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Saved {
+pub(crate) enum SavedConfig {
     /// In the user's file.
-    Here(PathBuf),
+    UserFile(PathBuf),
     /// In the user's file, whose previous content is in the other file.
     Replaced(PathBuf, PathBuf),
     /// In the data directory, because the user's file is about another server.
-    Beside {
+    DataDir {
         /// The file that was written.
         path: PathBuf,
         /// What the user's file is about.
@@ -29,85 +21,86 @@ pub(crate) enum Saved {
     },
 }
 
-/// The user's file.
-pub(crate) fn path() -> Option<PathBuf> {
-    client_config::path()
+/// Reads a file; none if it names no server, or cannot be read.
+pub(crate) fn load(path: &Path) -> Option<ClientConfig> {
+    client_config::load_from(path).ok().filter(|config| config.url.is_some())
 }
 
-/// Reads a file; none if there is none, or it cannot be read.
-pub(crate) fn load(path: &Path) -> Option<Entry> {
-    let ClientConfig { url, token, ca_cert } = client_config::load_from(path).ok()?;
-    Some(Entry { url: url?, token, ca_cert })
+/// Whether a configuration is about this server.
+pub(crate) fn is_about(config: &ClientConfig, url: &str) -> bool {
+    config.url.as_deref().is_some_and(|known| known.trim_end_matches('/') == url)
 }
 
-/// Saves an entry in the user's file, or in the data directory if that is about another server.
-pub(crate) fn save(user: Option<&Path>, data_dir: &Path, entry: &Entry) -> std::io::Result<Saved> {
+/// Saves a configuration in the user's file, or in the data directory if that is about another server.
+pub(crate) fn save(
+    user: Option<&Path>,
+    data_dir: &Path,
+    url: &str,
+    config: &ClientConfig,
+) -> std::io::Result<SavedConfig> {
     let own = data_dir.join("client.toml");
     let Some(user) = user else {
-        write(&own, entry)?;
-        return Ok(Saved::Here(own));
+        save_to(&own, config)?;
+        return Ok(SavedConfig::UserFile(own));
     };
     match load(user) {
-        Some(found) if found.url.trim_end_matches('/') != entry.url => {
-            write(&own, entry)?;
-            Ok(Saved::Beside { path: own, other: found.url })
+        Some(found) if !is_about(&found, url) => {
+            save_to(&own, config)?;
+            Ok(SavedConfig::DataDir { path: own, other: found.url.unwrap_or_default() })
         }
-        Some(found) if found.token.is_some() && found.token != entry.token => {
+        Some(found) if found.token.is_some() && found.token != config.token => {
             let before = user.with_extension("toml.before");
-            write(&before, &found)?;
-            write(user, entry)?;
-            Ok(Saved::Replaced(user.to_owned(), before))
+            save_to(&before, &found)?;
+            save_to(user, config)?;
+            Ok(SavedConfig::Replaced(user.to_owned(), before))
         }
         None if user.exists() => {
             // The file is not a client configuration; leave it alone.
-            write(&own, entry)?;
-            Ok(Saved::Beside { path: own, other: "something else".to_owned() })
+            save_to(&own, config)?;
+            Ok(SavedConfig::DataDir { path: own, other: "something else".to_owned() })
         }
         _ => {
-            write(user, entry)?;
-            Ok(Saved::Here(user.to_owned()))
+            save_to(user, config)?;
+            Ok(SavedConfig::UserFile(user.to_owned()))
         }
     }
-}
-
-fn write(path: &Path, entry: &Entry) -> std::io::Result<()> {
-    let Entry { url, token, ca_cert } = entry.clone();
-    client_config::save_to(path, &ClientConfig { url: Some(url), token, ca_cert })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn entry(url: &str, token: &str) -> Entry {
-        Entry { url: url.to_owned(), token: Some(token.to_owned()), ca_cert: None }
+    fn config(url: &str, token: &str) -> ClientConfig {
+        ClientConfig { url: Some(url.to_owned()), token: Some(token.to_owned()), ca_cert: None }
     }
 
     #[test]
-    fn another_servers_entry_is_left_alone() {
+    fn the_configuration_of_another_server_is_left_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let (user, data) = (folder.path().join("a/client.toml"), folder.path().join("data"));
-        let (one, two) = (entry("http://one", "1"), entry("http://two", "2"));
-        assert_eq!(save(Some(&user), &data, &one).unwrap(), Saved::Here(user.clone()));
+        let (one, two) = (config("http://one", "1"), config("http://two", "2"));
+        let saved = save(Some(&user), &data, "http://one", &one).unwrap();
+        assert_eq!(saved, SavedConfig::UserFile(user.clone()));
         assert_eq!(std::fs::metadata(&user).unwrap().permissions().mode() & 0o777, 0o600);
-        let saved = save(Some(&user), &data, &two).unwrap();
+        let saved = save(Some(&user), &data, "http://two", &two).unwrap();
         let path = data.join("client.toml");
-        assert_eq!(saved, Saved::Beside { path: path.clone(), other: "http://one".to_owned() });
+        let other = "http://one".to_owned();
+        assert_eq!(saved, SavedConfig::DataDir { path: path.clone(), other });
         assert_eq!(load(&user), Some(one));
         assert_eq!(load(&path), Some(two));
     }
 
     #[test]
-    fn the_same_servers_entry_is_replaced_and_kept() {
+    fn the_configuration_of_the_same_server_is_replaced_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let user = folder.path().join("client.toml");
-        let (old, new) = (entry("http://one", "1"), entry("http://one", "2"));
-        save(Some(&user), folder.path(), &old).unwrap();
+        let (old, new) = (config("http://one", "1"), config("http://one", "2"));
+        let save = |config| save(Some(&user), folder.path(), "http://one", config).unwrap();
+        save(&old);
         let before = folder.path().join("client.toml.before");
-        let saved = save(Some(&user), folder.path(), &new).unwrap();
-        assert_eq!(saved, Saved::Replaced(user.clone(), before.clone()));
-        assert_eq!((load(&user), load(&before)), (Some(new.clone()), Some(old)));
-        assert_eq!(save(Some(&user), folder.path(), &new).unwrap(), Saved::Here(user));
+        assert_eq!(save(&new), SavedConfig::Replaced(user.clone(), before.clone()));
+        assert_eq!((load(&user), load(&before)), (Some(new.clone()), Some(old.clone())));
+        assert_eq!(save(&new), SavedConfig::UserFile(user.clone()));
     }
 }

@@ -3,44 +3,49 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use super::client_file::Saved;
-use super::open::Opened;
+use super::client_file::SavedConfig;
+use super::open::ServerResources;
 use super::options::variable;
 use super::sign_in::SignIn;
 use crate::cmdutil::args;
 
 /// Prints the message.
-pub(super) fn print(opened: &Opened, sign_in: &SignIn, demo: Option<u64>) {
-    for line in lines(opened, sign_in, demo, &program()) {
+pub(super) fn print(resources: &ServerResources, sign_in: &SignIn, demo: Option<u64>) {
+    for line in lines(resources, sign_in, demo, &program()) {
         println!("{line}");
     }
 }
 
-fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) -> Vec<String> {
+fn lines(
+    resources: &ServerResources,
+    sign_in: &SignIn,
+    demo: Option<u64>,
+    program: &str,
+) -> Vec<String> {
     let mut lines = vec![format!(
         "Berth {} listens on {}",
         env!("CARGO_PKG_VERSION"),
-        opened.urls().join(" and ")
+        resources.urls().join(" and ")
     )];
-    lines.push(format!("  browser   {}/", opened.local_url()));
-    lines.push(format!("  data      {}", opened.database()));
-    if !opened.wire.is_empty() {
-        let urls = opened.wire_urls().join(" and ");
+    lines.push(format!("  browser   {}/", resources.local_url()));
+    lines.push(format!("  data      {}", resources.database()));
+    if !resources.wire.is_empty() {
+        let urls = resources.wire_urls().join(" and ");
         lines.push(format!("  wire      {urls}/ for existing agents, versions 3.0 to 5.0"));
     }
     if let Some(hosts) = demo {
         lines.push(format!("  fleet     {hosts} simulated hosts, and simulated tenants"));
     }
-    if let Some(own) = &opened.own {
+    if let Some(own) = &resources.own {
         let ca = own.authority.ca_cert();
         lines.push(format!("  trust     clients need --ca-cert {}", ca.display()));
         let agent = "certificate agent --node NODE";
-        let data_dir = shell(&opened.data_dir);
+        let data_dir = shell(&resources.data_dir);
         lines.push(format!(
             "  agents    {program} {agent} --data-dir {data_dir} creates a certificate"
         ));
     }
-    lines.extend(sign_in_lines(opened, sign_in, program));
+    lines.extend(sign_in_lines(resources, sign_in, program));
     let prefix = match &sign_in.file {
         Some(file) => format!("BERTH_CONFIG={} {program}", shell(file)),
         None => program.to_owned(),
@@ -55,9 +60,9 @@ fn lines(opened: &Opened, sign_in: &SignIn, demo: Option<u64>, program: &str) ->
     lines
 }
 
-fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String> {
+fn sign_in_lines(resources: &ServerResources, sign_in: &SignIn, program: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    if opened.no_sign_in {
+    if resources.no_sign_in {
         lines.push("  sign-in   not needed on this machine".to_owned());
     }
     // A service manager logs the output, which must not contain the token; the file has it.
@@ -68,14 +73,14 @@ fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String
         lines.push("            admin token, shown only once: keep it".to_owned());
     }
     match &sign_in.saved {
-        Some(Saved::Here(path)) => {
+        Some(SavedConfig::UserFile(path)) => {
             lines.push(format!("  commands  use {}", path.display()));
         }
-        Some(Saved::Replaced(path, before)) => {
+        Some(SavedConfig::Replaced(path, before)) => {
             lines.push(format!("  commands  use {}", path.display()));
             lines.push(format!("            its previous content is in {}", before.display()));
         }
-        Some(Saved::Beside { path, other }) => {
+        Some(SavedConfig::DataDir { path, other }) => {
             lines.push(format!("  commands  use {}", path.display()));
             lines.push(format!(
                 "            because your own file is about {other}, and was not changed"
@@ -83,7 +88,7 @@ fn sign_in_lines(opened: &Opened, sign_in: &SignIn, program: &str) -> Vec<String
         }
         None if sign_in.ready => lines.push("  commands  are signed in already".to_owned()),
         None => {
-            let database = shell(Path::new(&opened.database()));
+            let database = shell(Path::new(&resources.database()));
             lines.push(
                 "  sign-in   with an existing token; if all are lost, create one:".to_owned(),
             );

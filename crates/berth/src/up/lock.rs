@@ -14,7 +14,7 @@ pub(crate) struct Lock(#[allow(dead_code, reason = "held, never used")] File);
 impl Lock {
     /// Takes the lock, or names its holder.
     pub(crate) fn take(database: &Path) -> anyhow::Result<Self> {
-        let path = beside(database);
+        let path = lock_path(database);
         let mut options = File::options();
         let mut file = options
             .read(true)
@@ -47,7 +47,7 @@ impl Lock {
     }
 }
 
-fn beside(database: &Path) -> PathBuf {
+fn lock_path(database: &Path) -> PathBuf {
     let mut name = database.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
     database.with_file_name(name)

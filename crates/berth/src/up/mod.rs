@@ -28,7 +28,7 @@ use clap::Args;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-use open::Opened;
+use open::ServerResources;
 use options::Flags;
 use reload::Reloader;
 
@@ -81,27 +81,28 @@ impl Up {
         let server = open::listen("--listen", &loaded.config.server.listen)?;
         let wire = open::listen("--wire-listen", &loaded.config.wire.listen)?;
         let (own, others) = (server.addresses(), wire.addresses());
-        let opened = Opened::new(&loaded.config, self.demo.is_some(), &own, &others)?;
-        let state = opened.start(&loaded.config).await?;
+        let resources = ServerResources::new(&loaded.config, self.demo.is_some(), &own, &others)?;
+        let state = resources.start(&loaded.config).await?;
         let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
         if let Some(file) = &mut policy_file {
             file.check_file(&state.control, true).await;
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
-        let server = server.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
+        let server = server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
         let app = router(state.clone(), loaded.config.http.limits);
-        let wire = wire.with_limits(Arc::clone(&limits)).with_tls(opened.tls.clone());
+        let wire = wire.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
         let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
-        let steps = Stop { draining: state.control.draining.clone(), ..Stop::default() };
+        let steps =
+            Stop { draining: state.control.lifecycle.draining().clone(), ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
         let serving = tokio::spawn(async move {
             tokio::join!(on_own, on_wire);
         });
 
-        let sign_in = sign_in::arrange(&opened, &state, self.demo.is_some()).await?;
-        greeting::print(&opened, &sign_in, self.demo);
+        let sign_in = sign_in::set_up(&resources, &state, self.demo.is_some()).await?;
+        greeting::print(&resources, &sign_in, self.demo);
         let demo = match self.demo {
-            Some(hosts) => Some(tokio::spawn(simulate_fleet(&opened, &state, hosts)?)),
+            Some(hosts) => Some(tokio::spawn(simulate_fleet(&resources, &state, hosts)?)),
             None => None,
         };
         let current = Arc::new(ArcSwap::from_pointee(loaded));
@@ -111,8 +112,8 @@ impl Up {
             control: Arc::clone(&state.control),
             limits,
             telemetry,
-            own: opened.own.clone(),
-            tls: opened.tls.clone(),
+            own: resources.own.clone(),
+            tls: resources.tls.clone(),
             policy_file,
         };
         let reloading = tokio::spawn(reloader.run(hangup));
@@ -127,34 +128,34 @@ impl Up {
             let _ = demo.await;
         }
         close(state.control).await;
-        drop(opened);
+        drop(resources);
         Ok(())
     }
 }
 
 /// A simulated fleet that talks to this server like real hosts. Only this process knows its token.
 fn simulate_fleet(
-    opened: &Opened,
+    resources: &ServerResources,
     state: &AppState,
     hosts: u64,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
     let token = sign_in::token_of_this_process(&state.access)?;
-    let ca_pem = match &opened.own {
+    let ca_pem = match &resources.own {
         Some(own) => Some(std::fs::read(own.authority.ca_cert())?),
         None => None,
     };
-    let url = opened.local_url();
+    let url = resources.local_url();
     let connect = Connect { url, token: Some(token), ca_pem, ..Connect::default() };
     let client =
         Client::new(connect).context("the simulated fleet cannot connect to the server")?;
     let options = DemoOptions { hosts, ..DemoOptions::default() };
-    Ok(berth_sim::agents::run(client, options, state.control.draining.clone()))
+    Ok(berth_sim::agents::run(client, options, state.control.lifecycle.draining().clone()))
 }
 
 /// Closes the ledger after all its users.
 async fn close(control: Arc<ControlPlane>) {
     let tick = std::time::Duration::from_millis(10);
-    // Loops end when they are told; each holds the control plane until then.
+    // Loops end when they are stopped; each holds the control plane until then.
     for _ in 0..500 {
         if Arc::strong_count(&control) == 1 {
             break;

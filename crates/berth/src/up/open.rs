@@ -17,9 +17,10 @@ use berth_server::serve::{Authority, Server, Tls, TlsFiles};
 
 use super::lock::Lock;
 use super::options::default_data_dir;
+use crate::cmdutil::create_private_dir;
 
 /// The resources that a server holds while it runs.
-pub(super) struct Opened {
+pub(super) struct ServerResources {
     pub(super) data_dir: PathBuf,
     pub(super) backend: Backend,
     pub(super) addresses: Vec<SocketAddr>,
@@ -55,7 +56,7 @@ pub(super) fn listen(flag: &str, addresses: &[SocketAddr]) -> anyhow::Result<Ser
     })
 }
 
-impl Opened {
+impl ServerResources {
     pub(super) fn new(
         config: &Config,
         demo: bool,
@@ -70,7 +71,8 @@ impl Opened {
                 data_dir.push("demo");
             }
         }
-        create_private(&data_dir).with_context(|| {
+        // The ledger in it has hashes of tokens.
+        create_private_dir(&data_dir).with_context(|| {
             format!("failed to create {}; grant the user of this process access, or set another directory with --data-dir", data_dir.display())
         })?;
         let backend = match &config.server.database_url {
@@ -222,13 +224,6 @@ fn policy(name: &str) -> anyhow::Result<Policy> {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let read = if is_json { Policy::from_json(&text) } else { Policy::from_toml(&text) };
     read.with_context(|| format!("policy.initial is {name}, which is not a policy"))
-}
-
-/// Creates a directory that only its owner can read: the ledger in it has hashes of tokens. An existing
-/// one keeps its permissions.
-fn create_private(folder: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 #[cfg(test)]

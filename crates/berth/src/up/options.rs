@@ -95,12 +95,12 @@ impl Flags {
             (Some(name), Some(text)) => Some(FileText { name, text }),
             _ => None,
         };
-        let flags = self.given()?;
+        let flags = self.flag_values()?;
         let layers = Layers { file, variables: &variables(), flags: &flags };
         Ok(layers.load().map_err(BadConfig)?)
     }
 
-    fn given(&self) -> anyhow::Result<Vec<(&'static str, &'static str, GivenValue)>> {
+    fn flag_values(&self) -> anyhow::Result<Vec<(&'static str, &'static str, GivenValue)>> {
         let text = |name, flag, value: &Option<String>| {
             value.clone().map(|value| (name, flag, GivenValue::Text(value)))
         };

@@ -55,7 +55,7 @@ impl Reloader {
                     tokio::time::sleep(DEBOUNCE).await;
                     while changes.try_recv().is_ok() {}
                     self.reload(&started, false);
-                    self.look_at_policy(false).await;
+                    self.check_policy_file(false).await;
                 }
                 _ = hourly.tick() => self.renew(),
             }
@@ -99,9 +99,9 @@ impl Reloader {
         Some(watcher)
     }
 
-    async fn look_at_policy(&mut self, asked: bool) {
+    async fn check_policy_file(&mut self, by_signal: bool) {
         if let Some(file) = &mut self.policy_file {
-            file.check_file(&self.control, asked).await;
+            file.check_file(&self.control, by_signal).await;
         }
     }
 
@@ -110,11 +110,11 @@ impl Reloader {
             let _ = sd_notify::notify(&[NotifyState::Reloading, at]);
         }
         self.reload(started, true);
-        self.look_at_policy(true).await;
+        self.check_policy_file(true).await;
         let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 
-    fn reload(&self, started: &LoadedConfig, asked: bool) {
+    fn reload(&self, started: &LoadedConfig, by_signal: bool) {
         if let Some(tls) = &self.tls {
             match tls.reload() {
                 Ok(true) => tracing::info!("certificates reloaded"),
@@ -128,31 +128,30 @@ impl Reloader {
             }
         }
         match self.flags.load() {
-            Ok(loaded) => self.apply(loaded, started, asked),
+            Ok(loaded) => self.apply(loaded, started, by_signal),
             Err(error) => {
                 tracing::error!("invalid configuration; keeping the old one: {error:#}");
             }
         }
     }
 
-    fn apply(&self, loaded: LoadedConfig, started: &LoadedConfig, asked: bool) {
+    fn apply(&self, loaded: LoadedConfig, started: &LoadedConfig, by_signal: bool) {
         let before = self.current.load_full();
         let (live, changed) = loaded.changed(&before);
         let (_, restart) = loaded.changed(started);
         if !live.is_empty() {
             let config = &loaded.config;
-            self.control.settings.store(Arc::new(config.settings.clone()));
-            self.control.maintenance.store(Arc::new(config.maintenance));
+            self.control.lifecycle.configure(config.settings.clone(), config.maintenance);
             self.limits.store(Arc::new(config.http.connections));
             if let Err(error) = self.telemetry.set_level(&config.telemetry.log_level) {
                 tracing::error!(%error, "failed to change the log level");
             }
             tracing::info!(settings = names(&live), "settings changed");
         }
-        if !restart.is_empty() && (asked || !changed.is_empty()) {
+        if !restart.is_empty() && (by_signal || !changed.is_empty()) {
             tracing::warn!(settings = names(&restart), "changed settings require a restart");
         }
-        if asked && live.is_empty() && restart.is_empty() {
+        if by_signal && live.is_empty() && restart.is_empty() {
             tracing::info!("configuration unchanged");
         }
         self.current.store(Arc::new(loaded));

@@ -6,16 +6,17 @@ use berth_api::{NewToken, Role};
 use berth_control::clock::now;
 use berth_server::{AccessControl, AppState, TokenRecord};
 
-use super::client_file::{self, Entry, Saved};
-use super::open::Opened;
+use super::client_file::{self, SavedConfig};
+use super::open::ServerResources;
 use super::options::variable;
+use crate::cmdutil::client_config::{self, ClientConfig};
 
 /// How a person on this machine signs in.
 pub(super) struct SignIn {
     /// A token that was just created.
     pub(super) token: Option<String>,
     /// Where the client configuration was saved, if it was.
-    pub(super) saved: Option<Saved>,
+    pub(super) saved: Option<SavedConfig>,
     /// Whether commands on this machine can sign in.
     pub(super) ready: bool,
     /// The client configuration, if commands do not find it by themselves.
@@ -23,54 +24,56 @@ pub(super) struct SignIn {
 }
 
 /// Creates the first token, and saves it for the commands on this machine.
-pub(super) async fn arrange(
-    opened: &Opened,
+pub(super) async fn set_up(
+    resources: &ServerResources,
     state: &AppState,
     demo: bool,
 ) -> anyhow::Result<SignIn> {
     let known = state.clone();
     let first = move || known.access.first_token(&known.control.ledger);
     let mut token = tokio::task::spawn_blocking(first).await??;
-    let (url, user) = (opened.local_url(), client_file::path());
-    let beside = opened.data_dir.join("client.toml");
-    let mut places = user.iter().chain([&beside]);
+    let (url, user) = (resources.local_url(), client_config::path());
+    let in_data_dir = resources.data_dir.join("client.toml");
+    let mut places = user.iter().chain([&in_data_dir]);
     let works = |path: &&PathBuf| {
-        client_file::load(path).is_some_and(|entry| {
+        client_file::load(path).is_some_and(|config| {
             let by = |token: &str| state.access.tokens.caller(token, None, now()).is_some();
-            let allowed = entry.token.as_deref().map_or(opened.no_sign_in, by);
-            entry.url.trim_end_matches('/') == url && allowed
+            let allowed = config.token.as_deref().map_or(resources.no_sign_in, by);
+            client_file::is_about(&config, &url) && allowed
         })
     };
     let found = places.find(works).cloned();
     if let (Some(found), None) = (&found, &token) {
-        let file = unless_found(found, user.as_deref());
+        let file = explicit_path(found, user.as_deref());
         return Ok(SignIn { token: None, saved: None, ready: true, file });
     }
-    if token.is_none() && demo && !opened.no_sign_in {
+    if token.is_none() && demo && !resources.no_sign_in {
         // A demonstration must not require a search for its token.
         let known = state.clone();
-        let make = move || known.access.admin_token(&known.control.ledger, "demo");
-        token = Some(tokio::task::spawn_blocking(make).await??);
+        let create = move || known.access.admin_token(&known.control.ledger, "demo");
+        token = Some(tokio::task::spawn_blocking(create).await??);
     }
-    if token.is_none() && !opened.no_sign_in {
+    if token.is_none() && !resources.no_sign_in {
         return Ok(SignIn { token, saved: None, ready: false, file: None });
     }
-    let ca_cert = opened.own.as_ref().map(|own| own.authority.ca_cert());
-    let entry = Entry { url, token: token.clone(), ca_cert };
-    let saved = match client_file::save(user.as_deref(), &opened.data_dir, &entry) {
+    let ca_cert = resources.own.as_ref().map(|own| own.authority.ca_cert());
+    let config = ClientConfig { url: Some(url.clone()), token: token.clone(), ca_cert };
+    let saved = match client_file::save(user.as_deref(), &resources.data_dir, &url, &config) {
         Ok(saved) => saved,
         Err(error) => {
             tracing::warn!(%error, "failed to write the client configuration");
             return Ok(SignIn { token, saved: None, ready: false, file: None });
         }
     };
-    let (Saved::Here(path) | Saved::Replaced(path, _) | Saved::Beside { path, .. }) = &saved;
-    let file = unless_found(path, user.as_deref());
+    let (SavedConfig::UserFile(path)
+    | SavedConfig::Replaced(path, _)
+    | SavedConfig::DataDir { path, .. }) = &saved;
+    let file = explicit_path(path, user.as_deref());
     Ok(SignIn { token, saved: Some(saved), ready: true, file })
 }
 
 /// The file, unless commands find it by themselves.
-fn unless_found(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
+fn explicit_path(path: &Path, user: Option<&Path>) -> Option<PathBuf> {
     let is_found = user == Some(path) && variable("BERTH_CONFIG").is_none();
     (!is_found).then(|| path.to_owned())
 }

@@ -52,7 +52,7 @@ pub(super) async fn stop(
     };
     steps.closing.cancel();
     // Streams and loops end.
-    control.stopping.cancel();
+    control.lifecycle.stop();
     let in_time = !hurry
         && tokio::select! {
             _ = &mut serving => true,

@@ -171,7 +171,7 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         self.serving.abort();
-        self.state.control.stopping.cancel();
+        self.state.control.lifecycle.stop();
         // A test that failed must leave nothing running either.
         for pid in processes_in(self.folder.path()) {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {
@@ -249,7 +249,7 @@ impl RunningAgent {
     pub(crate) fn terminate(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.0.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the agent does not stop");
             std::thread::sleep(Duration::from_millis(20));

@@ -34,7 +34,7 @@ impl Server {
 
     /// Lets all members of a workload run.
     fn run_members(&self, workload: &str, count: usize) {
-        for _ in 0..100 {
+        for _ in 0..600 {
             let list = self.json(&["workloads", "members", workload]);
             let members = list["items"].as_array().unwrap();
             let placed = members.iter().filter(|member| member["state"] == "held");

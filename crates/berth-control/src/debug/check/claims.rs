@@ -7,67 +7,67 @@ use berth_engine::elastic::{Permit, Size};
 use berth_engine::{Elastic, InstanceId, NodeId};
 use berth_ledger::{ClaimKey, Role};
 
-use super::{Checked, Ground, Invariant};
+use super::{CheckContext, CheckReport, Invariant};
 use crate::debug::dump::ClaimDump;
 
-type ByKey<'a> = BTreeMap<ClaimKey, &'a ClaimDump>;
+type ClaimsByKey<'a> = BTreeMap<ClaimKey, &'a ClaimDump>;
 
-pub(super) fn check(ground: &Ground<'_>, checked: &mut Checked) {
+pub(super) fn check(context: &CheckContext<'_>, report: &mut CheckReport) {
     let fences: BTreeMap<&NodeId, i64> =
-        ground.dump.nodes.iter().map(|node| (&node.facts.id, node.fence)).collect();
-    let mut by_key = ByKey::new();
-    for claim in &ground.dump.claims {
+        context.dump.nodes.iter().map(|node| (&node.facts.id, node.fence)).collect();
+    let mut by_key = ClaimsByKey::new();
+    for claim in &context.dump.claims {
         let subject = format!("claim {}", claim.key());
         if let Some(other) = by_key.insert(claim.key(), claim) {
             let nodes = format!("on {} and {}", other.node, claim.node);
             let one = format!("on {} alone", claim.node);
-            checked.must(Invariant::OneClaimPerRole, &subject, "it", nodes, one);
+            report.must(Invariant::OneClaimPerRole, &subject, "it", nodes, one);
         }
         match fences.get(&claim.node) {
             None => {
                 let node = format!("{}, which is not there", claim.node);
-                checked.must(Invariant::KnownNode, &subject, "its node", node, "a known node");
+                report.must(Invariant::KnownNode, &subject, "its node", node, "a known node");
             }
             Some(fence) if claim.fence > *fence => {
                 let most = format!("at most {fence}, its node's");
-                checked.must(Invariant::Fence, &subject, "its fence", claim.fence, most);
+                report.must(Invariant::Fence, &subject, "its fence", claim.fence, most);
             }
             Some(_) => {}
         }
-        permit(claim, &subject, checked);
+        permit(claim, &subject, report);
     }
-    second_claims(ground, checked);
-    migrations(ground, &by_key, checked);
-    volumes(ground, checked);
+    second_claims(context, report);
+    migrations(context, &by_key, report);
+    volumes(context, report);
 }
 
-fn permit(claim: &ClaimDump, subject: &str, checked: &mut Checked) {
+fn permit(claim: &ClaimDump, subject: &str, report: &mut CheckReport) {
     let Some(permit) = &claim.permit else { return };
     let charged = Size::of(&claim.charged);
-    checked.must(Invariant::Charge, &subject, "its charge", charged, permit.charge());
-    let within = |checked: &mut Checked, what: &str, found: Size, most: Size, why: &str| {
+    report.must(Invariant::Charge, &subject, "its charge", charged, permit.charge());
+    let within = |report: &mut CheckReport, what: &str, found: Size, most: Size, why: &str| {
         if !most.covers(found) {
             let most = format!("at most {most}, {why}");
-            checked.must(Invariant::PermitWithin, &subject, what, found, most);
+            report.must(Invariant::PermitWithin, &subject, what, found, most);
         }
     };
-    within(checked, "its permit", permit.granted, permit.wanted, "what it asked for");
+    within(report, "its permit", permit.granted, permit.wanted, "what it asked for");
     let denied = permit.wanted.less(permit.granted);
-    within(checked, "its pressure", permit.pressure, denied, "what it was denied");
+    within(report, "its pressure", permit.pressure, denied, "what it was denied");
     let elastic = claim.spec.get("elastic").cloned();
     let elastic = elastic.and_then(|it| serde_json::from_value::<Elastic>(it).ok());
     let Some(elastic) = elastic else { return };
     let (min, max) = elastic.bounds(permit.granted);
     let most = max.most(permit.granted);
-    within(checked, "its permit with what is set aside", permit.reserved(), most, "its maximum");
-    outside(permit, min, max, subject, checked);
+    within(report, "its permit with what is set aside", permit.reserved(), most, "its maximum");
+    outside(permit, min, max, subject, report);
 }
 
 /// What was granted stands when bounds change, so it may be outside of them for a while.
-fn outside(permit: &Permit, min: Size, max: Size, subject: &str, checked: &mut Checked) {
+fn outside(permit: &Permit, min: Size, max: Size, subject: &str, report: &mut CheckReport) {
     if !max.covers(permit.granted) || !permit.granted.covers(min) {
         let granted = permit.granted;
-        checked.notes.push(format!(
+        report.notes.push(format!(
             "{subject}: its permit is {granted}, outside of {min} to {max}: its bounds changed \
              since, and it has not asked since"
         ));
@@ -75,13 +75,13 @@ fn outside(permit: &Permit, min: Size, max: Size, subject: &str, checked: &mut C
 }
 
 /// A second claim of an instance belongs to a migration, or was found there.
-fn second_claims(ground: &Ground<'_>, checked: &mut Checked) {
-    let records = ground.dump.migrations.iter().map(|it| &it.record);
+fn second_claims(context: &CheckContext<'_>, report: &mut CheckReport) {
+    let records = context.dump.migrations.iter().map(|it| &it.record);
     let targets: BTreeSet<(InstanceId, &NodeId)> =
         records.clone().map(|record| (record.instance, &record.target)).collect();
     let sources: BTreeSet<(InstanceId, &NodeId)> =
         records.map(|record| (record.instance, &record.source)).collect();
-    for claim in &ground.dump.claims {
+    for claim in &context.dump.claims {
         let place = (claim.instance, &claim.node);
         let known = match claim.role {
             Role::Primary => continue,
@@ -94,15 +94,15 @@ fn second_claims(ground: &Ground<'_>, checked: &mut Checked) {
         if !known {
             let (subject, found) = (format!("claim {}", claim.key()), format!("on {}", claim.node));
             let expected = "of a migration there, or found there by its agent";
-            checked.must(Invariant::MigrationRecord, &subject, "it", found, expected);
+            report.must(Invariant::MigrationRecord, &subject, "it", found, expected);
         }
     }
 }
 
 /// A place is held while it is said to be held; and what switched runs on the target. An instance
 /// that is gone meanwhile is noticed with the next look.
-fn migrations(ground: &Ground<'_>, by_key: &ByKey<'_>, checked: &mut Checked) {
-    for migration in &ground.dump.migrations {
+fn migrations(context: &CheckContext<'_>, by_key: &ClaimsByKey<'_>, report: &mut CheckReport) {
+    for migration in &context.dump.migrations {
         let record = &migration.record;
         let on = |key: ClaimKey| by_key.get(&key).map(|claim| &claim.node);
         let Some(runs_on) = on(ClaimKey::primary(record.instance)) else { continue };
@@ -112,14 +112,14 @@ fn migrations(ground: &Ground<'_>, by_key: &ByKey<'_>, checked: &mut Checked) {
             MigrationState::TargetHeld | MigrationState::Copying => {
                 let held = on(ClaimKey::target(record.instance)).unwrap_or(&nowhere);
                 let what = "the place that is held";
-                checked.must(Invariant::MigrationClaims, &subject, what, held, &record.target);
+                report.must(Invariant::MigrationClaims, &subject, what, held, &record.target);
             }
             MigrationState::Switched => {
                 let left = on(ClaimKey::source(record.instance));
                 // Once nothing is left on the source it may be moved on.
                 if left.is_some() {
                     let what = "where it runs";
-                    checked.must(
+                    report.must(
                         Invariant::MigrationClaims,
                         &subject,
                         what,
@@ -136,10 +136,10 @@ fn migrations(ground: &Ground<'_>, by_key: &ByKey<'_>, checked: &mut Checked) {
     }
 }
 
-fn volumes(ground: &Ground<'_>, checked: &mut Checked) {
+fn volumes(context: &CheckContext<'_>, report: &mut CheckReport) {
     let attached: BTreeMap<&str, Option<InstanceId>> =
-        ground.dump.volumes.iter().map(|it| (it.id.as_str(), it.attached_to)).collect();
-    let primaries = ground.dump.claims.iter().filter(|claim| claim.role == Role::Primary);
+        context.dump.volumes.iter().map(|it| (it.id.as_str(), it.attached_to)).collect();
+    let primaries = context.dump.claims.iter().filter(|claim| claim.role == Role::Primary);
     for claim in primaries {
         for volume in claim.ties.iter().flat_map(|ties| &ties.volumes) {
             let subject = format!("volume {volume}");
@@ -149,7 +149,7 @@ fn volumes(ground: &Ground<'_>, checked: &mut Checked) {
                 None => "not there".to_owned(),
             };
             let what = "what it is attached to";
-            checked.must(Invariant::VolumeAttached, &subject, what, found, claim.instance);
+            report.must(Invariant::VolumeAttached, &subject, what, found, claim.instance);
         }
     }
 }

@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use super::{Checked, Ground, Invariant};
+use super::{CheckContext, CheckReport, Invariant};
 use crate::debug::dump::TenantUseDump;
 
-pub(super) fn check(ground: &Ground<'_>, checked: &mut Checked) {
-    groups(ground, checked);
-    tenants(ground, checked);
+pub(super) fn check(context: &CheckContext<'_>, report: &mut CheckReport) {
+    groups(context, report);
+    tenants(context, report);
 }
 
-fn groups(ground: &Ground<'_>, checked: &mut Checked) {
+fn groups(context: &CheckContext<'_>, report: &mut CheckReport) {
     let mut members: BTreeMap<(&str, &str), i64> = BTreeMap::new();
-    for place in ground.dump.claims.iter().flat_map(|claim| &claim.ties).flat_map(|it| &it.groups) {
+    for place in context.dump.claims.iter().flat_map(|claim| &claim.ties).flat_map(|it| &it.groups)
+    {
         if let Some(domain) = &place.domain {
             *members.entry((&place.group, domain)).or_default() += 1;
         }
     }
     let mut counted: BTreeMap<(&str, &str), i64> = BTreeMap::new();
-    for group in &ground.dump.groups {
+    for group in &context.dump.groups {
         for (domain, members) in &group.members {
             counted.insert((&group.group.id, domain), *members);
         }
@@ -29,13 +30,13 @@ fn groups(ground: &Ground<'_>, checked: &mut Checked) {
         let found = counted.get(place).copied().unwrap_or(0);
         let expected = members.get(place).copied().unwrap_or(0);
         let (subject, what) = (format!("group {group}"), format!("its members in {domain}"));
-        checked.must(Invariant::GroupCounts, &subject, what, found, expected);
+        report.must(Invariant::GroupCounts, &subject, what, found, expected);
     }
 }
 
-fn tenants(ground: &Ground<'_>, checked: &mut Checked) {
+fn tenants(context: &CheckContext<'_>, report: &mut CheckReport) {
     let mut sums: BTreeMap<&str, TenantUseDump> = BTreeMap::new();
-    for claim in &ground.dump.claims {
+    for claim in &context.dump.claims {
         let sum = sums.entry(&claim.tenant).or_default();
         sum.cpu_milli += i64::from(claim.charged.cpu_milli);
         sum.memory_mib += i64::from(claim.charged.memory_mib);
@@ -43,7 +44,7 @@ fn tenants(ground: &Ground<'_>, checked: &mut Checked) {
         sum.instances += 1;
     }
     // Only tenants with limits are counted.
-    for quota in &ground.dump.quotas {
+    for quota in &context.dump.quotas {
         let subject = format!("tenant {}", quota.tenant);
         let sum = sums.get(quota.tenant.as_str()).copied().unwrap_or_default();
         for (name, found, expected) in [
@@ -53,7 +54,7 @@ fn tenants(ground: &Ground<'_>, checked: &mut Checked) {
             ("instances", quota.used.instances, sum.instances),
         ] {
             let what = format!("its used {name}");
-            checked.must(Invariant::QuotaUsed, &subject, what, found, expected);
+            report.must(Invariant::QuotaUsed, &subject, what, found, expected);
         }
     }
 }

@@ -138,7 +138,7 @@ impl fmt::Display for Violation {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
-pub struct Checked {
+pub struct CheckReport {
     /// Nodes that were looked at.
     pub nodes: usize,
     /// Claims that were looked at.
@@ -151,7 +151,7 @@ pub struct Checked {
     pub notes: Vec<String>,
 }
 
-impl Checked {
+impl CheckReport {
     fn must(
         &mut self,
         invariant: Invariant,
@@ -169,7 +169,7 @@ impl Checked {
 }
 
 /// What the rules are asked about.
-struct Ground<'a> {
+struct CheckContext<'a> {
     dump: &'a Dump,
     settings: ElasticSettings,
     by_node: BTreeMap<&'a NodeId, Vec<&'a ClaimDump>>,
@@ -177,39 +177,42 @@ struct Ground<'a> {
     leaving: BTreeSet<(InstanceId, &'a NodeId)>,
 }
 
-/// Checks everything that can be checked without the server.
+/// Checks everything that can be report without the server.
 #[must_use]
-pub fn check(dump: &Dump) -> Checked {
-    let mut checked =
-        Checked { nodes: dump.nodes.len(), claims: dump.claims.len(), ..Checked::default() };
-    let settings = policy(dump, &mut checked);
+pub fn check(dump: &Dump) -> CheckReport {
+    let mut report = CheckReport {
+        nodes: dump.nodes.len(),
+        claims: dump.claims.len(),
+        ..CheckReport::default()
+    };
+    let settings = policy(dump, &mut report);
     let mut by_node: BTreeMap<&NodeId, Vec<&ClaimDump>> = BTreeMap::new();
     for claim in &dump.claims {
         by_node.entry(&claim.node).or_default().push(claim);
     }
     let open = dump.migrations.iter().map(|it| &it.record).filter(|record| record.is_open());
     let leaving = open.map(|record| (record.instance, &record.source)).collect();
-    let ground = Ground { dump, settings, by_node, leaving };
+    let context = CheckContext { dump, settings, by_node, leaving };
     for node in &dump.nodes {
-        nodes::check(&ground, node, &mut checked);
+        nodes::check(&context, node, &mut report);
     }
-    claims::check(&ground, &mut checked);
-    counts::check(&ground, &mut checked);
-    checked
+    claims::check(&context, &mut report);
+    counts::check(&context, &mut report);
+    report
 }
 
-fn policy(dump: &Dump, checked: &mut Checked) -> ElasticSettings {
+fn policy(dump: &Dump, report: &mut CheckReport) -> ElasticSettings {
     let Some(stored) = &dump.policy else { return ElasticSettings::default() };
     let subject = format!("policy {}", stored.name);
     match Policy::from_json(&stored.body.to_string()) {
         Ok(policy) => {
             let hash = policy.hash();
-            checked.must(Invariant::PolicyReadable, &subject, "its hash", &stored.hash, hash);
+            report.must(Invariant::PolicyReadable, &subject, "its hash", &stored.hash, hash);
             policy.elastic().clone()
         }
         Err(error) => {
             let (found, expected) = (error.to_string(), "a policy");
-            checked.must(Invariant::PolicyReadable, &subject, "its content", found, expected);
+            report.must(Invariant::PolicyReadable, &subject, "its content", found, expected);
             ElasticSettings::default()
         }
     }

@@ -6,35 +6,35 @@ use berth_engine::elastic::{Account, Holding, ResourceAccount, Size, Sums};
 use berth_engine::{Amounts, Limits, NodeFacts, OtherUsage, Room, Used};
 use berth_ledger::Role;
 
-use super::{Checked, Ground, Invariant};
+use super::{CheckContext, CheckReport, Invariant};
 use crate::debug::dump::{ClaimDump, NodeDump};
 
-pub(super) fn check(ground: &Ground<'_>, node: &NodeDump, checked: &mut Checked) {
-    let claims = ground.by_node.get(&node.facts.id).map_or(&[][..], Vec::as_slice);
+pub(super) fn check(context: &CheckContext<'_>, node: &NodeDump, report: &mut CheckReport) {
+    let claims = context.by_node.get(&node.facts.id).map_or(&[][..], Vec::as_slice);
     let mut sum = Used::default();
     for claim in claims {
         sum.charge(&claim.charged, claim.capped, 1);
     }
     let subject = format!("node {}", node.facts.id);
-    same_use(checked, Invariant::NodeUsed, &subject, "in its row", &node.room.used, &sum);
-    classes(node, claims, &subject, checked);
-    limits(node, &subject, checked);
+    same_use(report, Invariant::NodeUsed, &subject, "in its row", &node.room.used, &sum);
+    classes(node, claims, &subject, report);
+    limits(node, &subject, report);
     if node.copies.steady {
-        copies(node, &sum, &subject, checked);
+        copies(node, &sum, &subject, report);
     } else {
-        checked.unsteady += 1;
+        report.unsteady += 1;
     }
     let Some(account) = &node.account else { return };
-    marks(ground, node, &subject, checked);
-    frame(node, account, &subject, checked);
+    marks(context, node, &subject, report);
+    frame(node, account, &subject, report);
     if node.copies.steady {
-        sums(ground, node, claims, account, &subject, checked);
-        within(node, claims, account, &subject, checked);
+        sums(context, node, claims, account, &subject, report);
+        within(node, claims, account, &subject, report);
     }
 }
 
 fn same_use(
-    checked: &mut Checked,
+    report: &mut CheckReport,
     invariant: Invariant,
     subject: &str,
     place: &str,
@@ -51,23 +51,23 @@ fn same_use(
     ] {
         let expected = format!("{sum}, the sum of its claims");
         let found = if found == sum { expected.clone() } else { found.to_string() };
-        checked.must(invariant, &subject, format!("used {name} {place}"), found, expected);
+        report.must(invariant, &subject, format!("used {name} {place}"), found, expected);
     }
 }
 
-fn copies(node: &NodeDump, sum: &Used, subject: &str, checked: &mut Checked) {
+fn copies(node: &NodeDump, sum: &Used, subject: &str, report: &mut CheckReport) {
     if let Some(copy) = &node.copies.catalogue {
         let place = "in the readers' copy";
-        same_use(checked, Invariant::CatalogueUsed, subject, place, &copy.used, sum);
+        same_use(report, Invariant::CatalogueUsed, subject, place, &copy.used, sum);
         let place = "by the claims of the readers' copy";
-        same_use(checked, Invariant::CatalogueUsed, subject, place, &copy.claims, sum);
+        same_use(report, Invariant::CatalogueUsed, subject, place, &copy.claims, sum);
     }
     if let Some(used) = &node.copies.replica {
-        same_use(checked, Invariant::MirrorUsed, subject, "in the planner's copy", used, sum);
+        same_use(report, Invariant::MirrorUsed, subject, "in the planner's copy", used, sum);
     }
 }
 
-fn classes(node: &NodeDump, claims: &[&ClaimDump], subject: &str, checked: &mut Checked) {
+fn classes(node: &NodeDump, claims: &[&ClaimDump], subject: &str, report: &mut CheckReport) {
     let mut sums: BTreeMap<&str, i64> =
         node.classes.keys().map(|class| (class.as_str(), 0)).collect();
     for (class, amount) in claims.iter().flat_map(|claim| &claim.ties).flat_map(|it| &it.classes) {
@@ -77,11 +77,11 @@ fn classes(node: &NodeDump, claims: &[&ClaimDump], subject: &str, checked: &mut 
     for (class, sum) in sums {
         let found = node.classes.get(class).map_or(0, |counter| counter.used);
         let what = format!("used {class}");
-        checked.must(Invariant::NodeClasses, &subject, what, found, sum);
+        report.must(Invariant::NodeClasses, &subject, what, found, sum);
     }
 }
 
-fn limits(node: &NodeDump, subject: &str, checked: &mut Checked) {
+fn limits(node: &NodeDump, subject: &str, report: &mut CheckReport) {
     let (found, by_facts) = (&node.room, Room::of(&node.facts));
     for (name, found, expected) in [
         ("cpu", found.limits.cpu, by_facts.limits.cpu),
@@ -92,12 +92,12 @@ fn limits(node: &NodeDump, subject: &str, checked: &mut Checked) {
         ("overhead", found.overhead_mib.into(), by_facts.overhead_mib.into()),
     ] {
         let what = format!("its limit of {name}");
-        checked.must(Invariant::NodeLimits, &subject, what, found, expected);
+        report.must(Invariant::NodeLimits, &subject, what, found, expected);
     }
 }
 
 /// What one resource's account must be, by facts and counters alone.
-struct Given {
+struct ExpectedAccount {
     name: &'static str,
     total: i64,
     system: i64,
@@ -106,7 +106,7 @@ struct Given {
 }
 
 /// Written out, not asked of the code that made the account.
-fn given(node: &NodeDump, facts: &NodeFacts, used: &Used) -> [Given; 2] {
+fn expected_accounts(node: &NodeDump, facts: &NodeFacts, used: &Used) -> [ExpectedAccount; 2] {
     let capacity = facts.capacity.unwrap_or_default();
     let none = OtherUsage { cpu_milli: 0, memory_kib: 0, ..facts.other };
     let total = Limits::of(capacity, Amounts::default(), facts.ratios, none);
@@ -119,14 +119,14 @@ fn given(node: &NodeDump, facts: &NodeFacts, used: &Used) -> [Given; 2] {
     };
     let marks = node.watermark;
     [
-        Given {
+        ExpectedAccount {
             name: "cpu",
             total: total.cpu,
             system: total.cpu.saturating_sub(without.cpu),
             reserved: used.cpu.saturating_add(without.cpu.saturating_sub(limits.cpu)),
             watermark: mark(without.cpu, marks.cpu_permille, facts.other.cpu_unit_milli),
         },
-        Given {
+        ExpectedAccount {
             name: "memory",
             total: total.memory,
             system: total.memory.saturating_sub(without.memory),
@@ -140,48 +140,49 @@ fn given(node: &NodeDump, facts: &NodeFacts, used: &Used) -> [Given; 2] {
 }
 
 /// Where pressure begins is what the policy says.
-fn marks(ground: &Ground<'_>, node: &NodeDump, subject: &str, checked: &mut Checked) {
-    let (found, by_policy) = (node.watermark, ground.settings.on(&node.facts).watermark);
+fn marks(context: &CheckContext<'_>, node: &NodeDump, subject: &str, report: &mut CheckReport) {
+    let (found, by_policy) = (node.watermark, context.settings.on(&node.facts).watermark);
     for (name, found, expected) in [
         ("cpu", found.cpu_permille, by_policy.cpu_permille),
         ("memory", found.memory_permille, by_policy.memory_permille),
     ] {
         let what = format!("its watermark of {name} in thousandths");
-        checked.must(Invariant::Watermark, &subject, what, found, expected);
+        report.must(Invariant::Watermark, &subject, what, found, expected);
     }
 }
 
 /// An account is made from the readers' copy, so it is compared with what that says.
-fn frame(node: &NodeDump, account: &Account, subject: &str, checked: &mut Checked) {
+fn frame(node: &NodeDump, account: &Account, subject: &str, report: &mut CheckReport) {
     let Some(copy) = &node.copies.catalogue else { return };
     if copy.generation != node.generation {
         return;
     }
-    let given = given(node, &node.facts, &copy.used);
-    for (given, found) in given.iter().zip([&account.cpu, &account.memory]) {
-        let what = |part: &str| format!("its account's {part} of {}", given.name);
+    let expected_accounts = expected_accounts(node, &node.facts, &copy.used);
+    for (expected_accounts, found) in expected_accounts.iter().zip([&account.cpu, &account.memory])
+    {
+        let what = |part: &str| format!("its account's {part} of {}", expected_accounts.name);
         for (part, found, expected) in [
-            ("total", found.total, given.total),
-            ("system", found.system, given.system),
-            ("reserved", found.reserved, given.reserved),
+            ("total", found.total, expected_accounts.total),
+            ("system", found.system, expected_accounts.system),
+            ("reserved", found.reserved, expected_accounts.reserved),
         ] {
-            checked.must(Invariant::AccountFrame, &subject, what(part), found, expected);
+            report.must(Invariant::AccountFrame, &subject, what(part), found, expected);
         }
-        let (found, expected) = (found.watermark, given.watermark);
-        checked.must(Invariant::Watermark, &subject, what("watermark"), found, expected);
+        let (found, expected) = (found.watermark, expected_accounts.watermark);
+        report.must(Invariant::Watermark, &subject, what("watermark"), found, expected);
     }
 }
 
 fn sums(
-    ground: &Ground<'_>,
+    context: &CheckContext<'_>,
     node: &NodeDump,
     claims: &[&ClaimDump],
     account: &Account,
     subject: &str,
-    checked: &mut Checked,
+    report: &mut CheckReport,
 ) {
     let leaves = |claim: &ClaimDump| match claim.role {
-        Role::Primary => ground.leaving.contains(&(claim.instance, &claim.node)),
+        Role::Primary => context.leaving.contains(&(claim.instance, &claim.node)),
         Role::MigrationTarget => false,
         Role::MigrationSource => true,
     };
@@ -190,8 +191,8 @@ fn sums(
         permit: claim.permit,
         leaving: leaves(claim),
     });
-    let half_life_s = ground.settings.pressure_half_life_s;
-    let sums = Sums::of(holdings, ground.dump.at.as_second(), half_life_s);
+    let half_life_s = context.settings.pressure_half_life_s;
+    let sums = Sums::of(holdings, context.dump.at.as_second(), half_life_s);
     let expected = Account::of(&node.facts, &node.room.used, node.watermark, &sums);
     let parts = |account: &ResourceAccount| {
         [
@@ -204,7 +205,7 @@ fn sums(
     for (name, found, expected) in both {
         for ((part, found), (_, expected)) in parts(&found).into_iter().zip(parts(&expected)) {
             let what = format!("its account's {part} of {name}");
-            checked.must(Invariant::AccountSums, &subject, what, found, expected);
+            report.must(Invariant::AccountSums, &subject, what, found, expected);
         }
     }
 }
@@ -216,7 +217,7 @@ fn within(
     claims: &[&ClaimDump],
     account: &Account,
     subject: &str,
-    checked: &mut Checked,
+    report: &mut CheckReport,
 ) {
     if node.facts.capacity.is_none() {
         return;
@@ -227,14 +228,14 @@ fn within(
         }
         let what = format!("reserved {name}");
         match reason(node, claims, of) {
-            Some(why) => checked.notes.push(format!(
+            Some(why) => report.notes.push(format!(
                 "{subject}: {what} is {}, above {}: {why}; nothing grows there until it holds",
                 of.reserved,
                 of.reservable()
             )),
             None => {
                 let expected = format!("at most {}", of.reservable());
-                checked.must(Invariant::ReservedWithin, &subject, what, of.reserved, expected);
+                report.must(Invariant::ReservedWithin, &subject, what, of.reserved, expected);
             }
         }
     }

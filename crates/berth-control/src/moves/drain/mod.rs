@@ -13,7 +13,7 @@ mod reconciler;
 mod start;
 mod status;
 
-pub(crate) use reconciler::run;
+pub(crate) use reconciler::DrainReconciler;
 pub use start::{DrainRequest, remove, start};
 pub(crate) use status::is_kept_by_workload;
 pub use status::{all, status};

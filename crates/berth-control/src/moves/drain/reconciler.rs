@@ -8,51 +8,54 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_ledger::LedgerError;
+use tokio::sync::watch;
 
 use super::planner::plan;
 use super::start::{DrainRequest, remove, write};
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::error::ControlError;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::executor::{self, StepOutcome};
 use crate::moves::plan::{MoveAction, MoveStep};
 use crate::state::drains::RefusedMove;
 
-/// How long to wait for a change before nodes are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Who moves instances, in the audit log.
 const ACTOR: &str = "drain";
 
-/// Empties nodes until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    let mut changes = control.drains.records.changes();
-    let mut room = control.catalog.room();
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            _ = changes.changed() => {}
-            _ = room.changed() => {}
-            () = tokio::time::sleep(PERIOD) => {}
-        }
-        let room = *room.borrow_and_update();
-        control.wait_for_read_your_writes().await;
-        if let Err(error) = reconcile(&control, room).await {
-            tracing::warn!(error = error.detail(), "failed to reconcile drains");
-        }
-        control.metrics.loop_ran("drains");
-        tokio::time::sleep(PAUSE).await;
+/// Empties draining nodes.
+pub(crate) struct DrainReconciler {
+    control: Arc<ControlPlane>,
+    room: watch::Receiver<u64>,
+}
+
+impl DrainReconciler {
+    pub(crate) fn new(control: Arc<ControlPlane>) -> Self {
+        Self { room: control.catalog.room(), control }
+    }
+}
+
+impl BackgroundLoop for DrainReconciler {
+    const NAME: &'static str = "drains";
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.control.moves.drains.records.changes(), self.room.clone()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let room = *self.room.borrow();
+        self.control.wait_for_read_your_writes().await;
+        reconcile(&self.control, room).await
     }
 }
 
 /// One pass over all drains. `room` says how often room was made so far.
-async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> Result<(), ControlError> {
+async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> ControlResult<()> {
     let plan = {
         let catalog = control.catalog.read();
-        plan(&catalog, &control.drains, &control.migrations, room, control.now())
+        plan(&catalog, &control.moves.drains, &control.moves.migrations, room, control.now())
     };
     for node in &plan.undocumented {
         write(control, node, &DrainRequest::default(), None).await?;
@@ -66,7 +69,7 @@ async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> Result<(), Control
 
 /// Remembers why an instance could not be moved, or that it was.
 fn record_outcome(control: &ControlPlane, room: u64, step: &MoveStep, outcome: StepOutcome) {
-    let (refused, instance, from) = (&control.drains.refused, step.instance, &step.from);
+    let (refused, instance, from) = (&control.moves.drains.refused, step.instance, &step.from);
     match outcome {
         StepOutcome::Restarted { on } => {
             refused.remove(instance);

@@ -118,7 +118,7 @@ pub async fn remove(
 }
 
 fn cache(control: &ControlPlane) -> Arc<dyn DocumentFollower> {
-    Arc::clone(&control.drains.records) as _
+    Arc::clone(&control.moves.drains.records) as _
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Dr
     let node = &entry.facts.id;
     let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key));
     let moves: Vec<DrainMove> = claims.map(|claim| move_status(control, catalog, claim)).collect();
-    let record = control.drains.get(node).map(|stored| stored.value.clone());
+    let record = control.moves.drains.get(node).map(|stored| stored.value.clone());
     let left = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     let total = record.as_ref().map_or(left, |record| record.total.max(left));
     let is_blocked = |one: &DrainMove| one.state == MoveState::Blocked;
@@ -105,7 +105,7 @@ fn move_status(control: &ControlPlane, catalog: &CatalogState, claim: &ClaimEntr
     if !claim.request.volumes.is_empty() {
         return with_volumes(control, claim, leaving);
     }
-    standalone(&control.drains, claim, leaving)
+    standalone(&control.moves.drains, claim, leaving)
 }
 
 fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
@@ -124,7 +124,7 @@ fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainM
 fn with_volumes(control: &ControlPlane, claim: &ClaimEntry, leaving: DrainMove) -> DrainMove {
     let volumes = &claim.request.volumes;
     let moves = |volume: &String| {
-        let stored = control.volume_moves.get(volume)?;
+        let stored = control.moves.volume_moves.get(volume)?;
         stored.value.is_open().then(|| (volume.clone(), stored.value.to.clone()))
     };
     let moving: Vec<(String, NodeId)> = volumes.iter().filter_map(moves).collect();
@@ -154,7 +154,7 @@ fn member(
     let Some(key) = claim.workload() else { return leaving };
     let mut members = catalog.members.get(&key).into_iter().flatten();
     let replaces =
-        |other: &&MemberEntry| Some(other.seat) == claim.seat && other.fence > claim.fence;
+        |other: &&MemberEntry| Some(other.slot) == claim.slot && other.fence > claim.fence;
     if let Some(other) = members.find(replaces) {
         let to = Some(other.node.clone());
         let (state, message) = if other.state == ClaimState::Active {

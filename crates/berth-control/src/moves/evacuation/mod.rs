@@ -12,11 +12,13 @@ use std::time::Duration;
 use berth_api::{DrainMove, Evacuation, NodeEvacuation};
 use berth_engine::{Effort, NodeId, Refusal};
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::catalog::ClaimEntry;
 use crate::clock::now;
 use crate::control_plane::ControlPlane;
-use crate::error::ControlError;
+use crate::error::{ControlError, ControlResult};
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::sandbox::{FleetSnapshot, Sandbox};
 
 pub use crate::state::evacuations::{Counts, Evacuations};
@@ -81,7 +83,7 @@ pub async fn check(control: &ControlPlane, nodes: Vec<NodeId>) -> Result<Evacuat
 /// # Errors
 /// When the server is stopping.
 pub async fn check_all(control: &ControlPlane) -> Result<Vec<Evacuation>, ControlError> {
-    let (at, stopping) = (control.now(), control.stopping.clone());
+    let (at, stopping) = (control.now(), control.lifecycle.stopping().clone());
     in_sandbox(control, move |sandbox| check_each(sandbox, at, &|| stopping.is_cancelled())).await
 }
 
@@ -111,34 +113,49 @@ fn check_each(sandbox: &mut Sandbox, at: Timestamp, stop: &dyn Fn() -> bool) -> 
     found
 }
 
-/// Checks every node periodically, until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    // The first round is due at once, so that a server that has just started has results.
-    let mut waited = Duration::MAX;
-    loop {
-        let every = control.settings.load().evacuation_every;
-        let step = if every.is_zero() { CHECK_PERIOD } else { every.min(CHECK_PERIOD) };
-        if tokio::time::timeout(step, control.stopping.cancelled()).await.is_ok() {
-            return;
-        }
-        waited = waited.saturating_add(step);
+/// Checks every node periodically.
+pub(crate) struct EvacuationChecker {
+    control: Arc<ControlPlane>,
+    /// When the last check began. The first one is due at once, so that a server that has just
+    /// started has results.
+    checked: Option<Instant>,
+}
+
+impl EvacuationChecker {
+    pub(crate) fn new(control: Arc<ControlPlane>) -> Self {
+        Self { control, checked: None }
+    }
+}
+
+impl BackgroundLoop for EvacuationChecker {
+    const NAME: &'static str = "evacuation";
+    const PERIOD: Duration = CHECK_PERIOD;
+
+    fn period(&self) -> Duration {
+        let every = self.control.lifecycle.settings().evacuation_every;
+        if every.is_zero() { CHECK_PERIOD } else { every.min(CHECK_PERIOD) }
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let control = &self.control;
+        let every = control.lifecycle.settings().evacuation_every;
         if every.is_zero() {
             // Checks were switched off: do not serve old results.
-            control.evacuations.clear();
-            continue;
+            control.moves.evacuations.clear();
+            return Ok(());
         }
-        if waited < every {
-            continue;
+        if self.checked.is_some_and(|checked| checked.elapsed() < every) {
+            return Ok(());
         }
-        waited = Duration::ZERO;
+        self.checked = Some(Instant::now());
         let at = now();
-        // Fails only while the server stops.
-        let Ok(found) = check_all(&control).await else { continue };
+        let found = check_all(control).await?;
         let nodes = found.into_iter().filter_map(|one| {
             let Evacuation { nodes, can_be_emptied, message, checked_at, .. } = one;
             let node = nodes.into_iter().next()?;
             Some((node, NodeEvacuation { can_be_emptied, message, checked_at }))
         });
-        control.evacuations.set(at, nodes.collect());
+        control.moves.evacuations.set(at, nodes.collect());
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use berth_api::MigrationState;
 use berth_engine::NodeState;
 use berth_engine::workload::HostState;
 use berth_ledger::{Claim, ClaimKey, ClaimState, Expect, Op, Release, Text};
+use tokio::sync::watch;
 
 use super::MigrationRecord;
 use super::StoredMigration;
@@ -16,14 +17,9 @@ use super::record::{CommitOutcome, commit, document};
 use super::start::{fail, hold_target};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::records;
 use crate::workloads::HostContext;
-
-/// How long to wait for a change before migrations are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a migration that ended is kept at least: it says how long its instance rests.
 const KEPT_S: i64 = 86_400;
@@ -37,29 +33,31 @@ const DROP_WITHIN_S: i64 = 600;
 /// How long a decision may wait for its target to be held.
 const HOLD_WITHIN_S: i64 = 60;
 
-/// Continues migrations until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    let mut changes = control.migrations.changes();
-    let mut room = control.catalog.room();
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            _ = changes.changed() => {}
-            _ = room.changed() => {}
-            () = tokio::time::sleep(PERIOD) => {}
-        }
-        room.mark_unchanged();
-        let migrations = control.migrations.all();
+/// Continues migrations.
+pub(crate) struct MigrationDriver(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for MigrationDriver {
+    const NAME: &'static str = "migrations";
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.0.moves.migrations.changes(), self.0.catalog.room()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let control = &self.0;
+        let migrations = control.moves.migrations.all();
         if !migrations.is_empty() {
             control.wait_for_read_your_writes().await;
         }
         for (id, stored) in migrations {
-            if let Err(error) = advance(&control, &id, &stored).await {
+            // One that fails must not keep the others from continuing.
+            if let Err(error) = advance(control, &id, &stored).await {
                 tracing::warn!(error = error.detail(), id, "failed to advance migration");
             }
         }
-        control.metrics.loop_ran("migrations");
-        tokio::time::sleep(PAUSE).await;
+        Ok(())
     }
 }
 
@@ -146,7 +144,7 @@ async fn advance(
     let kept_s = KEPT_S.max(limits.cooldown_s.into()).max(limits.backoff_s.into());
     let is_old = now.saturating_sub(record.changed_at.as_second()) > kept_s;
     if !record.is_open() && is_old && !has_target_claim(control, record) {
-        let cache = Arc::clone(&control.migrations) as _;
+        let cache = Arc::clone(&control.moves.migrations) as _;
         records::remove(control, cache, id, stored.revision).await?;
     }
     Ok(())
@@ -230,7 +228,7 @@ async fn release_target(
     let held =
         held.filter(|held| held.node == record.target && (is_overdue || is_lost(control, held)));
     // The claim may belong to a later migration by now.
-    let is_its_own = control.migrations.open_of(record.instance).is_none();
+    let is_its_own = control.moves.migrations.open_of(record.instance).is_none();
     if let Some(held) = held.filter(|_| is_its_own) {
         control.submit(release_lost("lost", &held)).await?;
     }

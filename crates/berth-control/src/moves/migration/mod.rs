@@ -11,7 +11,7 @@ mod record;
 mod report;
 mod start;
 
-pub(crate) use driver::run;
+pub(crate) use driver::MigrationDriver;
 pub use record::view;
 pub use report::{ObservationEffect, apply_observation, report};
 pub use start::{Destination, MigrationRequest, cancel, find_destination, preview, start};

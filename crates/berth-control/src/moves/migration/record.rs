@@ -104,6 +104,6 @@ pub(super) async fn commit_guarded(
         other => return Err(unexpected(&other)),
     };
     // Not the guard: it must not be known before the decision that it stands for.
-    control.refresh_document(Arc::clone(&control.migrations) as _, id).await;
+    control.refresh_document(Arc::clone(&control.moves.migrations) as _, id).await;
     Ok(outcome)
 }

@@ -27,10 +27,10 @@ pub async fn report(
 ) -> ControlResult<Migration> {
     let id = report.id.as_str();
     for _ in 0..TRIES {
-        let stored = control.migrations.get(id).filter(|stored| stored.value.concerns(node));
+        let stored = control.moves.migrations.get(id).filter(|stored| stored.value.concerns(node));
         let stored = stored.ok_or_else(|| ControlError::not_found("migration", id))?;
         if apply(control, id, &stored, node, report).await? {
-            let stored = control.migrations.get(id);
+            let stored = control.moves.migrations.get(id);
             let stored = stored.ok_or_else(|| ControlError::not_found("migration", id))?;
             return Ok(view(id, &stored.value));
         }
@@ -81,7 +81,7 @@ async fn apply(
         }
         (MigrationStep::CleanedUp, Switched) if !by_target => {
             confirm_gone(control, id, ClaimKey::source(record.instance), node).await?;
-            control.migrations.wake();
+            control.moves.migrations.wake();
             Ok(true)
         }
         // A repeated or late report.
@@ -174,7 +174,7 @@ pub async fn apply_observation(
     (role, claim): (Role, ClaimState),
     state: RunState,
 ) -> ControlResult<ObservationEffect> {
-    let open = control.migrations.open_of(instance);
+    let open = control.moves.migrations.open_of(instance);
     let open =
         open.filter(|(_, stored)| stored.value.is_in_transit() && stored.value.concerns(node));
     let Some((id, _)) = open else {

@@ -1,6 +1,7 @@
 //! Starting a migration (choosing and holding its target), and ending it early.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::{Size, watermark_free};
@@ -20,6 +21,10 @@ use crate::error::{ControlError, ControlResult};
 use crate::fleet_replica::engine_id;
 use crate::moves::records::Audit;
 use crate::moves::sandbox::request_as_charged;
+
+/// How often it is checked whether the catalogue shows a held target, and the time in between.
+const VISIBLE_TRIES: u32 = 100;
+const VISIBLE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A migration that is to be started.
 #[derive(Clone, Debug)]
@@ -104,14 +109,38 @@ pub async fn start(
         }
         CommitOutcome::Rejected(error) => return Err(error),
     }
-    if let Some(stored) = control.migrations.get(&id) {
+    if let Some(stored) = control.moves.migrations.get(&id) {
         hold_target(control, &id, &stored).await?;
     }
-    read(control, &id).map(|stored| view(&id, &stored.value))
+    let stored = read(control, &id)?;
+    wait_until_visible(control, &stored.value).await;
+    Ok(view(&id, &stored.value))
+}
+
+/// Waits until the catalogue shows the target that is held. If a driver was faster than the request,
+/// the record may be read from the ledger before this server has taken in the claim, and a caller
+/// who is answered then would not find it.
+async fn wait_until_visible(control: &ControlPlane, record: &MigrationRecord) {
+    if !record.is_in_transit() {
+        return;
+    }
+    for _ in 0..VISIBLE_TRIES {
+        control.wait_for_read_your_writes().await;
+        let keys = [ClaimKey::target(record.instance), ClaimKey::primary(record.instance)];
+        let is_visible = {
+            let catalog = control.catalog.read();
+            let mut claims = keys.iter().filter_map(|key| catalog.claims.get(key));
+            claims.any(|claim| claim.node == record.target)
+        };
+        if is_visible || control.moves.migrations.target_of(record.instance).is_none() {
+            return;
+        }
+        tokio::time::sleep(VISIBLE_PAUSE).await;
+    }
 }
 
 fn read(control: &ControlPlane, id: &str) -> ControlResult<StoredMigration> {
-    control.migrations.get(id).ok_or_else(|| ControlError::not_found("migration", id))
+    control.moves.migrations.get(id).ok_or_else(|| ControlError::not_found("migration", id))
 }
 
 /// The claim of an instance, if it may be migrated.
@@ -122,7 +151,7 @@ fn check_movable(control: &ControlPlane, instance: InstanceId) -> ControlResult<
         let detail = "only an instance that runs can be moved while it runs".to_owned();
         return Err(ControlError::conflict("wrong_state", detail));
     }
-    if let Some((id, open)) = control.migrations.open_of(instance) {
+    if let Some((id, open)) = control.moves.migrations.open_of(instance) {
         let detail = format!("it is being moved to {} already: migration {id}", open.value.target);
         return Err(ControlError::conflict("migrating", detail)
             .remedy(format!("wait for it, or call it off: berth migrations cancel {id}")));
@@ -191,7 +220,7 @@ async fn plan_target(
     let request = Arc::new(request_as_charged(claim));
     let (to, now) = (to.clone(), Timestamp(control.now().as_second()));
     let second = engine_id(ClaimKey::target(claim.key.instance));
-    let planned = control.placer.look(move |replica| {
+    let planned = control.placer.query_replica(move |replica| {
         // Both claims count until the switch, so the second one has an id of its own.
         let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
         if let Err(why) = replica.engine().check(&asked, &to, now) {
@@ -336,7 +365,8 @@ pub async fn find_destination(
     asked.excluded_nodes.extend(nodes_above_watermark(control, Size::of(&claim.amounts)));
     let now = Timestamp(control.now().as_second());
     asked.id = engine_id(ClaimKey::target(claim.key.instance));
-    let placed = control.placer.look(move |replica| replica.engine().place(&asked, now)).await;
+    let placed =
+        control.placer.query_replica(move |replica| replica.engine().place(&asked, now)).await;
     match placed.ok_or_else(|| ControlError::unavailable("stopping", "the server is stopping"))? {
         Ok(placed) => Ok(Destination::Node(placed.node)),
         Err(PlaceError::Refused(refusal)) => Ok(Destination::NoRoom(refusal)),
@@ -414,13 +444,13 @@ mod tests {
         assert_eq!(started.state, MigrationState::TargetHeld);
 
         // The driver read the migration before its target was held.
-        let held = control.migrations.get(&started.id).unwrap();
+        let held = control.moves.migrations.get(&started.id).unwrap();
         let value = MigrationRecord { state: MigrationState::Planned, ..held.value.clone() };
         let seen = Arc::new(Versioned { value, revision: held.revision - 1 });
         hold_target(&control, &started.id, &seen).await.unwrap();
         let is_failed = fail(&control, &started.id, &seen, "too late", true).await.unwrap();
         assert!(!is_failed);
-        assert_eq!(control.migrations.get(&started.id), Some(held));
-        control.stopping.cancel();
+        assert_eq!(control.moves.migrations.get(&started.id), Some(held));
+        control.lifecycle.stop();
     }
 }

@@ -66,7 +66,7 @@ async fn start_all(
 ) -> ControlResult<(Vec<Migration>, Vec<NotBegun>)> {
     let (mut begun, mut not_begun) = (Vec::new(), Vec::new());
     // Before anything is started: two moves of one plan may pass through the same node.
-    let closed = nodes_being_left(&control.migrations);
+    let closed = nodes_being_left(&control.moves.migrations);
     let mut moves = moves.into_iter();
     while let Some(step) = moves.next() {
         let (why, waits) = match start(control, caller, terms.all, &closed, &step).await {
@@ -113,7 +113,7 @@ fn revalidate(
     closed: &[NodeId],
     step: &RebalanceStep,
 ) -> Result<u64, StartFailure> {
-    if control.stopping.is_cancelled() {
+    if control.lifecycle.stopping().is_cancelled() {
         let stopping = ControlError::unavailable("stopping", "the server is stopping");
         return Err(StartFailure::Unavailable(stopping));
     }
@@ -121,7 +121,7 @@ fn revalidate(
     let Some(claim) = catalog.claims.get(&ClaimKey::primary(step.instance)) else {
         return Err(StartFailure::Impossible("there is no such instance any more".to_owned()));
     };
-    let evacuee = Evacuee::new(&control.migrations, claim);
+    let evacuee = Evacuee::new(&control.moves.migrations, claim);
     let now = control.now().as_second();
     if claim.node != step.from {
         let why = format!("it runs on {} now, not on {}", claim.node, step.from);
@@ -171,7 +171,7 @@ fn check_limits(
     step: &RebalanceStep,
 ) -> Result<(), StartFailure> {
     let limits = settings.migration;
-    let open = control.migrations.open();
+    let open = control.moves.migrations.open();
     if open.len() >= limits.fleet as usize {
         let why = format!(
             "{} are under way, as many as elastic.migration.fleet allows",

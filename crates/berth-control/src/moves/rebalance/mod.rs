@@ -40,7 +40,7 @@ fn check(asked: &PlanRebalance) -> ControlResult<()> {
 pub async fn plan(control: &Arc<ControlPlane>, asked: &PlanRebalance) -> ControlResult<Rebalance> {
     check(asked)?;
     let snapshot = FleetSnapshot::take(control).await?;
-    let (migrations, asked) = (Arc::clone(&control.migrations), asked.clone());
+    let (migrations, asked) = (Arc::clone(&control.moves.migrations), asked.clone());
     let now = control.now().as_second();
     snapshot.plan(move |snapshot| plan_on(snapshot, &migrations, &asked, now)).await
 }

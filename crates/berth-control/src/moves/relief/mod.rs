@@ -3,14 +3,13 @@
 //! Every server plans. Each decision must have seen all earlier ones, so the limits on migrations hold
 //! with any number of servers.
 
-mod signal;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::MigrationReason;
+use berth_api::{MigrationReason, NodePressure, Pressure};
 use berth_engine::elastic::{
-    Account, ElasticSettings, MigrationSettings, ReliefInstance, Size, watermark_free,
+    Account, ElasticSettings, MigrationSettings, ReliefInstance, ResourceAccount, Size,
+    watermark_free,
 };
 use berth_engine::{NodeId, NodeState, Policy, Timestamp};
 use berth_ledger::{ClaimKey, Role};
@@ -19,17 +18,13 @@ use rustc_hash::FxHashMap;
 use crate::caller::Caller;
 use crate::catalog::{CatalogState, NodeEntry};
 use crate::control_plane::ControlPlane;
-use crate::elastic::account;
-use crate::error::ControlError;
+use crate::elastic::node_account;
+use crate::error::ControlResult;
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::evacuee::Evacuee;
 use crate::moves::executor;
 use crate::moves::plan::{MoveAction, MovePlan, MoveStep};
 use crate::moves::sandbox::FleetSnapshot;
-
-pub use signal::measure_pressure;
-
-/// How often nodes are checked.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// Who acts, in the audit log.
 const ACTOR: &str = "pressure";
@@ -46,31 +41,36 @@ struct PressuredNode {
 /// How many migrations are under way from or to each node.
 type MigrationCounts = FxHashMap<NodeId, usize>;
 
-/// Relieves nodes until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            () = tokio::time::sleep(PERIOD) => {}
+/// Relieves nodes.
+pub(crate) struct ReliefReconciler(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for ReliefReconciler {
+    const NAME: &'static str = "relief";
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        match reconcile(&self.0).await {
+            // What was planned is outdated: the next pass plans again.
+            Err(error) if error.is_callers() => {
+                tracing::debug!(error = error.detail(), "failed to relieve nodes; retrying");
+                Ok(())
+            }
+            result => result,
         }
-        if let Err(error) = reconcile(&control).await {
-            tracing::debug!(error = error.detail(), "failed to relieve nodes; retrying");
-        }
-        control.metrics.loop_ran("relief");
     }
 }
 
 /// One pass over all nodes.
-async fn reconcile(control: &Arc<ControlPlane>) -> Result<(), ControlError> {
+async fn reconcile(control: &Arc<ControlPlane>) -> ControlResult<()> {
     let Some(policy) = control.catalog.policy() else { return Ok(()) };
     let limits = policy.elastic().migration;
     if !limits.enabled {
         return Ok(());
     }
     // Before the state that is planned on: a decision of another server that it lacks voids the plan.
-    let decided_after = control.migrations.guard();
+    let decided_after = control.moves.migrations.guard();
     control.wait_for_read_your_writes().await;
-    let open = control.migrations.open();
+    let open = control.moves.migrations.open();
     let mut counts = MigrationCounts::default();
     for node in open.iter().flat_map(|it| [&it.value.source, &it.value.target]) {
         *counts.entry(node.clone()).or_default() += 1;
@@ -143,7 +143,7 @@ fn plan(
 /// Whether a node's agent can be expected to carry out a migration.
 fn is_responsive(control: &ControlPlane, entry: &NodeEntry) -> bool {
     let lost_after =
-        i64::try_from(control.settings.load().lost_after.as_secs()).unwrap_or(i64::MAX);
+        i64::try_from(control.lifecycle.settings().lost_after.as_secs()).unwrap_or(i64::MAX);
     let silence = control.now().as_second().saturating_sub(entry.heard_at);
     let state = entry.facts.state;
     let serves = matches!(state, NodeState::Active | NodeState::Degraded | NodeState::Cordoned);
@@ -170,7 +170,7 @@ fn find_pressured(
         if free.cpu >= 0 && free.memory > 0 {
             continue;
         }
-        let account = account(catalog, &control.migrations, settings, entry, now);
+        let account = node_account(catalog, &control.moves.migrations, settings, entry, now);
         if !account.must_shed() {
             continue;
         }
@@ -194,9 +194,9 @@ fn candidates(
     let claims = entry.claims.iter().filter(|key| key.role == Role::Primary);
     let claims = claims.filter_map(|key| catalog.claims.get(key));
     let candidate = |claim| {
-        let evacuee = Evacuee::new(&control.migrations, claim);
+        let evacuee = Evacuee::new(&control.moves.migrations, claim);
         let (id, fence) = (evacuee.id(), claim.fence);
-        let permit = claim.permit.map(|permit| control.permit_cache.newest(id, fence, permit));
+        let permit = claim.permit.map(|permit| control.permits.cache.newest(id, fence, permit));
         // A second claim may be left over from an earlier migration.
         let has_second_claim = catalog.claims.contains_key(&ClaimKey::target(id))
             || catalog.claims.contains_key(&ClaimKey::source(id));
@@ -204,4 +204,37 @@ fn candidates(
         evacuee.for_relief(permit.as_ref(), settings, movable, now)
     };
     claims.map(candidate).collect()
+}
+
+/// How much all nodes lack together, and where: for an autoscaler that adds nodes.
+#[must_use]
+pub fn measure_pressure(control: &ControlPlane) -> Pressure {
+    let policy = control.catalog.policy();
+    let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
+    let at = control.now();
+    let catalog = control.catalog.read();
+    let mut total = Pressure { at, ..Pressure::default() };
+    for entry in catalog.nodes.values() {
+        let found =
+            node_account(&catalog, &control.moves.migrations, &settings, entry, at.as_second());
+        if lacks(&found.cpu) || lacks(&found.memory) {
+            add_pressure(&mut total, &found);
+            let (node, must_shed) = (entry.facts.id.clone(), found.must_shed());
+            total.nodes.push(NodePressure { node, must_shed, account: found });
+        }
+    }
+    total
+}
+
+const fn lacks(account: &ResourceAccount) -> bool {
+    account.capacity_pressure > 0 || account.reserved > account.watermark
+}
+
+fn add_pressure(total: &mut Pressure, found: &Account) {
+    for (sum, one) in [(&mut total.cpu, &found.cpu), (&mut total.memory, &found.memory)] {
+        sum.capacity_pressure = sum.capacity_pressure.saturating_add(one.capacity_pressure);
+        sum.logical_pressure = sum.logical_pressure.saturating_add(one.logical_pressure());
+        sum.accounted_for = sum.accounted_for.saturating_add(one.pressure_accounted_for);
+        sum.excess = sum.excess.saturating_add(one.excess().max(0));
+    }
 }

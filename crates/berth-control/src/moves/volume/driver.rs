@@ -7,6 +7,7 @@ use std::time::Duration;
 use berth_api::VolumeMoveState;
 use berth_engine::{InstanceRequest, NodeId, Volume};
 use berth_ledger::{Answer, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text};
+use tokio::sync::watch;
 
 use super::StoredMove;
 use super::record::{cache, store};
@@ -15,15 +16,10 @@ use crate::caller::Caller;
 use crate::control_plane::{ControlPlane, unexpected};
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
+use crate::loop_runner::BackgroundLoop;
 use crate::moves::drain::is_kept_by_workload;
 use crate::moves::records;
-use crate::placer::{PlaceAnswer, PlaceJob, PlaceRequest};
-
-/// How long to wait for a change before moves are checked anyway.
-const PERIOD: Duration = Duration::from_secs(1);
-
-/// The least time between two passes.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::placer::{PlaceAnswer, PlaceRequest};
 
 /// How long the agent of the new node has to start the instance.
 const LEASE_S: u32 = 600;
@@ -34,29 +30,31 @@ const ACTOR: &str = "volume move";
 /// Why an instance is stopped.
 const REASON: &str = "volume_move";
 
-/// Continues moves until the server stops.
-pub(crate) async fn run(control: Arc<ControlPlane>) {
-    let mut changes = control.volume_moves.records.changes();
-    let mut room = control.catalog.room();
-    loop {
-        tokio::select! {
-            () = control.stopping.cancelled() => return,
-            _ = changes.changed() => {}
-            _ = room.changed() => {}
-            () = tokio::time::sleep(PERIOD) => {}
-        }
-        room.mark_unchanged();
-        let moves = control.volume_moves.all();
+/// Continues moves of volumes.
+pub(crate) struct VolumeMoveDriver(pub(crate) Arc<ControlPlane>);
+
+impl BackgroundLoop for VolumeMoveDriver {
+    const NAME: &'static str = "volume_moves";
+    const PERIOD: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.0.moves.volume_moves.records.changes(), self.0.catalog.room()]
+    }
+
+    async fn pass(&mut self) -> ControlResult<()> {
+        let control = &self.0;
+        let moves = control.moves.volume_moves.all();
         if !moves.is_empty() {
             control.wait_for_read_your_writes().await;
         }
         for (volume, stored) in moves {
-            if let Err(error) = advance(&control, &volume, &stored).await {
+            // One that fails must not keep the others from continuing.
+            if let Err(error) = advance(control, &volume, &stored).await {
                 tracing::warn!(error = error.detail(), volume, "failed to advance volume move");
             }
         }
-        control.metrics.loop_ran("volume_moves");
-        tokio::time::sleep(PAUSE).await;
+        Ok(())
     }
 }
 
@@ -245,10 +243,8 @@ async fn place(control: &ControlPlane, stopped: &StoppedInstance) -> PlaceAnswer
         quiet: true,
         ..PlaceRequest::default()
     };
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let reply = Box::new(move |answer| drop(sender.send(answer)));
-    control.placer.submit(PlaceJob { request, reply });
-    receiver.await.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
+    let answer = control.placer.send(request).await;
+    answer.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
 }
 
 #[cfg(test)]

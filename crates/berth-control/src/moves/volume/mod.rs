@@ -20,4 +20,4 @@ pub use start::{cancel, start};
 pub use crate::state::volume_moves::{
     KIND, StoppedInstance, StoredMove, VolumeMoveRecord, VolumeMoves,
 };
-pub(crate) use driver::run;
+pub(crate) use driver::VolumeMoveDriver;

@@ -42,5 +42,5 @@ pub(super) async fn store(
 }
 
 pub(super) fn cache(control: &ControlPlane) -> Arc<dyn DocumentFollower> {
-    Arc::clone(&control.volume_moves.records) as _
+    Arc::clone(&control.moves.volume_moves.records) as _
 }

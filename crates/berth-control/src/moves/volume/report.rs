@@ -29,7 +29,8 @@ pub async fn report(
 ) -> ControlResult<VolumeMove> {
     let volume = report.volume.as_str();
     for _ in 0..TRIES {
-        let stored = control.volume_moves.get(volume).filter(|stored| stored.value.concerns(node));
+        let stored =
+            control.moves.volume_moves.get(volume).filter(|stored| stored.value.concerns(node));
         let Some(stored) = stored else {
             return Err(ControlError::not_found("move of volume", volume));
         };

@@ -30,7 +30,7 @@ pub async fn start(
     asked: &MoveVolume,
 ) -> ControlResult<VolumeMove> {
     control.wait_for_read_your_writes().await;
-    let stored = control.volume_moves.get(volume);
+    let stored = control.moves.volume_moves.get(volume);
     let open = stored.as_deref().map(|stored| &stored.value).filter(|record| record.is_open());
     if let Some(open) = open {
         if open.to == asked.to && !asked.dry_run {
@@ -104,7 +104,7 @@ pub async fn cancel(
     caller: &Caller,
     volume: &str,
 ) -> ControlResult<VolumeMove> {
-    let stored = control.volume_moves.get(volume).filter(|stored| stored.value.is_open());
+    let stored = control.moves.volume_moves.get(volume).filter(|stored| stored.value.is_open());
     let Some(stored) = stored else {
         let detail = format!("volume {volume} is not being moved");
         return Err(ControlError::conflict("not_moving", detail));

@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use berth_engine::InstanceId;
 
-use super::objects::{Claim, Class, Modes, Volume};
-use super::reservations::{Attachment, ClaimDecision, Handle, claims};
+use super::objects::{AccessModes, Claim, Class, Volume};
+use super::reservations::{Attachment, ClaimDecision, VolumeHandle, claim_keys};
 use super::{VolumeRejection, Volumes};
 use crate::cluster::node::Node;
 use crate::cluster::pod::{Key, Pod};
-use crate::cluster::quantity::bytes;
+use crate::cluster::quantity::format_bytes;
 
 /// A pod's claims prepared for the filters. Valid until anything changes.
 #[derive(Clone, Debug, Default)]
 pub struct PreparedVolumes {
     /// Claims whose volumes are known.
-    settled: Vec<(Key, Arc<Volume>, Settled)>,
+    settled: Vec<(Key, Arc<Volume>, VolumeSource)>,
     /// Claims that get a volume where the pod goes, the smallest first.
-    pending: Vec<Pending>,
+    pending: Vec<PendingClaim>,
     /// Distinct volumes to attach to the node.
     attachments: Vec<Attachment>,
 }
 
 /// How a claim's volume is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settled {
+enum VolumeSource {
     /// It is bound.
     Bound,
     /// It was decided for a pod that is not bound yet.
@@ -32,7 +32,7 @@ enum Settled {
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
+struct PendingClaim {
     claim: Arc<Claim>,
     class: Arc<Class>,
     /// The node that its volume is being provisioned for.
@@ -43,7 +43,7 @@ struct Pending {
 
 /// How a claim gets its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum VolumeChoice {
     /// By binding it to this one.
     Existing(Arc<str>),
     /// By provisioning.
@@ -58,9 +58,9 @@ impl PreparedVolumes {
     }
 
     /// What to do for unbound claims on a node that passed the check.
-    pub(super) fn choices(&self, volumes: &Volumes, node: &Node) -> Vec<(Key, Choice)> {
-        let decided = self.settled.iter().filter(|(.., how)| *how == Settled::Decided);
-        let existing = |volume: &Volume| Choice::Existing(Arc::clone(&volume.name));
+    pub(super) fn choices(&self, volumes: &Volumes, node: &Node) -> Vec<(Key, VolumeChoice)> {
+        let decided = self.settled.iter().filter(|(.., how)| *how == VolumeSource::Decided);
+        let existing = |volume: &Volume| VolumeChoice::Existing(Arc::clone(&volume.name));
         let mut all: Vec<_> = decided.map(|(key, it, _)| (key.clone(), existing(it))).collect();
         let mut chosen = Vec::new();
         for pending in &self.pending {
@@ -69,7 +69,7 @@ impl PreparedVolumes {
                     chosen.push(volume);
                     existing(volume)
                 }
-                Ok(None) => Choice::Provision,
+                Ok(None) => VolumeChoice::Provision,
                 Err(_) => continue,
             };
             all.push((pending.claim.key.clone(), choice));
@@ -79,15 +79,15 @@ impl PreparedVolumes {
 }
 
 /// Why a node is rejected.
-enum Miss<'a> {
+enum NodeRejection<'a> {
     Affinity(&'a Key, &'a Volume),
     Zone(&'a Key, &'a Volume, &'static str, &'a [String]),
     OtherNode(&'a Claim, &'a str),
-    Promised(&'a Claim, &'a Volume),
-    NoVolume(&'a Pending),
-    Topology(&'a Pending),
-    NoRoom(&'a Pending),
-    TooMany { driver: &'a str, limit: i64, attached: i64, more: i64 },
+    ReservedElsewhere(&'a Claim, &'a Volume),
+    NoVolume(&'a PendingClaim),
+    Topology(&'a PendingClaim),
+    NoCapacity(&'a PendingClaim),
+    AttachLimit { driver: &'a str, limit: i64, attached: i64, more: i64 },
 }
 
 impl Volumes {
@@ -112,7 +112,7 @@ impl Volumes {
         if pod.claims.is_empty() {
             return Ok(prepared);
         }
-        let claims = claims(pod);
+        let claims = claim_keys(pod);
         for key in &claims {
             self.prepare_claim(key, pod, deleted, &mut prepared)?;
         }
@@ -131,30 +131,30 @@ impl Volumes {
         prepared: &mut PreparedVolumes,
     ) -> Result<(), VolumeRejection> {
         let claim = self.claims.get(key).ok_or_else(|| missing(key))?;
-        usable(claim, pod)?;
-        if claim.modes.include(Modes::ONE_POD)
-            && let Some(other) = self.holds.other_user(key, pod.id, deleted)
+        check_usable(claim, pod)?;
+        if claim.modes.include(AccessModes::ONE_POD)
+            && let Some(other) = self.reservations.other_user(key, pod.id, deleted)
         {
             return Err(in_use(key, other));
         }
         if let Some(name) = claim.volume.as_ref().filter(|_| claim.bound) {
             let volume = self.volumes.get(name).ok_or_else(|| volume_missing(key, name))?;
-            prepared.settled.push((key.clone(), Arc::clone(volume), Settled::Bound));
+            prepared.settled.push((key.clone(), Arc::clone(volume), VolumeSource::Bound));
             return Ok(());
         }
         let class = self.waiting_class(claim)?;
-        let way = self.holds.way(key);
-        if let Some(ClaimDecision::Bind(name)) = way
+        let decision = self.reservations.decision(key);
+        if let Some(ClaimDecision::Bind(name)) = decision
             && let Some(volume) = self.volumes.get(name)
         {
-            prepared.settled.push((key.clone(), Arc::clone(volume), Settled::Decided));
+            prepared.settled.push((key.clone(), Arc::clone(volume), VolumeSource::Decided));
             return Ok(());
         }
-        let decided = way.and_then(|way| match way {
+        let decided = decision.and_then(|decision| match decision {
             ClaimDecision::Provision(node) => Some(node),
             ClaimDecision::Bind(_) => None,
         });
-        prepared.pending.push(Pending {
+        prepared.pending.push(PendingClaim {
             only: claim.selected.as_ref().or(decided).cloned(),
             from: (claim.size, "".into()),
             claim: Arc::clone(claim),
@@ -205,27 +205,28 @@ impl Volumes {
         node: &Node,
         deleted: &[InstanceId],
     ) -> Result<(), VolumeRejection> {
-        self.look(prepared, node, deleted).map_err(|miss| self.tell(&miss, node))
+        self.check_node(prepared, node, deleted)
+            .map_err(|miss| self.describe_rejection(&miss, node))
     }
 
     /// Whether a pod's volumes can be used on a node, without a reason.
     #[must_use]
     pub fn fits(&self, prepared: &PreparedVolumes, node: &Node) -> bool {
-        self.look(prepared, node, &[]).is_ok()
+        self.check_node(prepared, node, &[]).is_ok()
     }
 
-    fn look<'a>(
+    fn check_node<'a>(
         &'a self,
         prepared: &'a PreparedVolumes,
         node: &Node,
         deleted: &[InstanceId],
-    ) -> Result<(), Miss<'a>> {
+    ) -> Result<(), NodeRejection<'a>> {
         for (claim, volume, _) in &prepared.settled {
-            if !volume.reaches(node) {
-                return Err(Miss::Affinity(claim, volume));
+            if !volume.allows_node(node) {
+                return Err(NodeRejection::Affinity(claim, volume));
             }
-            if let Some((label, values)) = volume.apart(node) {
-                return Err(Miss::Zone(claim, volume, label, values));
+            if let Some((label, values)) = volume.zone_mismatch(node) {
+                return Err(NodeRejection::Zone(claim, volume, label, values));
             }
         }
         let mut chosen = Vec::new();
@@ -236,25 +237,25 @@ impl Volumes {
                 chosen.push(volume);
             }
         }
-        self.look_at_limits(prepared, node, deleted)
+        self.check_attach_limits(prepared, node, deleted)
     }
 
-    fn look_at_limits<'a>(
+    fn check_attach_limits<'a>(
         &'a self,
         prepared: &'a PreparedVolumes,
         node: &Node,
         deleted: &[InstanceId],
-    ) -> Result<(), Miss<'a>> {
+    ) -> Result<(), NodeRejection<'a>> {
         if prepared.attachments.is_empty() {
             return Ok(());
         }
         for (driver, limit) in self.limits.get(&node.name).into_iter().flatten() {
-            let (attached, has) = self.holds.attached(&node.name, driver, deleted);
+            let (attached, has) = self.reservations.attached(&node.name, driver, deleted);
             let new = |(by, handle): &&Attachment| by == driver && !has(handle);
             let more = prepared.attachments.iter().filter(new).count();
             let more = i64::try_from(more).unwrap_or(i64::MAX);
             if more > 0 && attached + more > *limit {
-                return Err(Miss::TooMany { driver, limit: *limit, attached, more });
+                return Err(NodeRejection::AttachLimit { driver, limit: *limit, attached, more });
             }
         }
         Ok(())
@@ -263,37 +264,41 @@ impl Volumes {
     /// The volume for a claim on a node; `None`: provision one.
     fn find<'a>(
         &'a self,
-        pending: &'a Pending,
+        pending: &'a PendingClaim,
         node: &Node,
         chosen: &[&'a Volume],
-    ) -> Result<Option<&'a Volume>, Miss<'a>> {
+    ) -> Result<Option<&'a Volume>, NodeRejection<'a>> {
         let claim = &*pending.claim;
         if let Some(only) = &pending.only {
             return if *only == node.name {
-                self.can_make(pending, node).map(|()| None)
+                self.check_provisioning(pending, node).map(|()| None)
             } else {
-                Err(Miss::OtherNode(claim, only))
+                Err(NodeRejection::OtherNode(claim, only))
             };
         }
         if let Some(volume) = self.nominated(claim) {
-            let usable = volume.reaches(node) && volume.apart(node).is_none();
-            return if usable { Ok(Some(volume)) } else { Err(Miss::Promised(claim, volume)) };
+            let usable = volume.allows_node(node) && volume.zone_mismatch(node).is_none();
+            return if usable {
+                Ok(Some(volume))
+            } else {
+                Err(NodeRejection::ReservedElsewhere(claim, volume))
+            };
         }
         let suits = |volume: &&Volume| {
-            volume.suits(claim)
-                && volume.reaches(node)
-                && volume.apart(node).is_none()
+            volume.satisfies(claim)
+                && volume.allows_node(node)
+                && volume.zone_mismatch(node).is_none()
                 && !chosen.iter().any(|it| it.name == volume.name)
         };
         let free = self.free.get(&pending.class.name);
-        let near = free.into_iter().flat_map(|free| free.near(&node.labels));
+        let near = free.into_iter().flat_map(|free| free.candidates_for(&node.labels));
         let best = near.filter_map(|set| {
             let mut enough = set.range(&pending.from..).filter_map(|(_, name)| self.volume(name));
             enough.find(suits)
         });
         match best.min_by(|a, b| (a.size, &a.name).cmp(&(b.size, &b.name))) {
             Some(volume) => Ok(Some(volume)),
-            None => self.can_make(pending, node).map(|()| None),
+            None => self.check_provisioning(pending, node).map(|()| None),
         }
     }
 
@@ -305,32 +310,38 @@ impl Volumes {
     fn nominated(&self, claim: &Claim) -> Option<&Volume> {
         let names = self.nominated.get(&claim.key)?.iter();
         let mut volumes = names.filter_map(|name| self.volume(name));
-        volumes.find(|it| it.is_for(claim) && it.serves(claim))
+        volumes.find(|it| it.is_reserved_for(claim) && it.satisfies_reserved(claim))
     }
 
     /// Whether a volume can be provisioned for a claim on a node.
-    fn can_make<'a>(&self, pending: &'a Pending, node: &Node) -> Result<(), Miss<'a>> {
+    fn check_provisioning<'a>(
+        &self,
+        pending: &'a PendingClaim,
+        node: &Node,
+    ) -> Result<(), NodeRejection<'a>> {
         let class = &pending.class;
-        let Some(provisioner) = &class.provisioner else { return Err(Miss::NoVolume(pending)) };
+        let Some(provisioner) = &class.provisioner else {
+            return Err(NodeRejection::NoVolume(pending));
+        };
         if !pending.claim.selector.0.is_empty() && pending.only.is_none() {
-            return Err(Miss::NoVolume(pending));
+            return Err(NodeRejection::NoVolume(pending));
         }
         if !class.allows(node) {
-            return Err(Miss::Topology(pending));
+            return Err(NodeRejection::Topology(pending));
         }
         if self.measured.contains(&**provisioner)
-            && self.room(class, node) < Some(pending.claim.size)
+            && self.largest_provisionable(class, node) < Some(pending.claim.size)
         {
-            return Err(Miss::NoRoom(pending));
+            return Err(NodeRejection::NoCapacity(pending));
         }
         Ok(())
     }
 
     /// The largest volume that can be provisioned for a node, as reported by the driver.
-    fn room(&self, class: &Class, node: &Node) -> Option<i64> {
-        let near = self.rooms.get(&class.name)?.near(&node.labels);
+    fn largest_provisionable(&self, class: &Class, node: &Node) -> Option<i64> {
+        let near = self.capacity_index.get(&class.name)?.candidates_for(&node.labels);
         let capacities = near.flatten().filter_map(|key| self.capacities.get(key));
-        capacities.filter(|it| it.covers(node)).filter_map(|it| it.largest).max()
+        capacities.filter(|it| it.applies_to(node)).filter_map(|it| it.largest).max()
     }
 
     /// The distinct volumes that claims attach to their node.
@@ -346,28 +357,28 @@ impl Volumes {
 
     fn attachment(&self, key: &Key) -> Option<Attachment> {
         let claim = self.claims.get(key)?;
-        let name = match self.holds.way(key) {
+        let name = match self.reservations.decision(key) {
             _ if claim.bound => claim.volume.as_ref(),
             Some(ClaimDecision::Bind(name)) => Some(name),
             Some(ClaimDecision::Provision(_)) | None => None,
         };
         if let Some(volume) = name.and_then(|name| self.volumes.get(name)) {
             let (driver, handle) = volume.csi.clone()?;
-            return Some((driver, Handle::Volume(handle)));
+            return Some((driver, VolumeHandle::Volume(handle)));
         }
         // It does not exist yet, or is not known yet: it will be one more.
         let class = self.classes.get(claim.class.as_ref()?)?;
-        Some((class.provisioner.clone()?, Handle::Claim(key.clone())))
+        Some((class.provisioner.clone()?, VolumeHandle::Claim(key.clone())))
     }
 
-    fn tell(&self, miss: &Miss<'_>, node: &Node) -> VolumeRejection {
+    fn describe_rejection(&self, miss: &NodeRejection<'_>, node: &Node) -> VolumeRejection {
         let (code, text, help) = match miss {
-            Miss::Affinity(claim, volume) => (
+            NodeRejection::Affinity(claim, volume) => (
                 "volume_node_affinity",
                 format!("claim {claim}: the node affinity of volume {} excludes it", volume.name),
                 "make room on a node that the volume's node affinity allows",
             ),
-            Miss::Zone(claim, volume, label, values) => (
+            NodeRejection::Zone(claim, volume, label, values) => (
                 "volume_zone",
                 format!(
                     "claim {claim}: volume {} is in {label} {}",
@@ -376,22 +387,22 @@ impl Volumes {
                 ),
                 "make room on a node in the volume's zone",
             ),
-            Miss::OtherNode(claim, only) => (
+            NodeRejection::OtherNode(claim, only) => (
                 "volume_other_node",
                 format!("claim {}: its volume is being provisioned for node {only}", claim.key),
                 "wait for the volume, or remove the claim's selected-node annotation",
             ),
-            Miss::Promised(claim, volume) => (
+            NodeRejection::ReservedElsewhere(claim, volume) => (
                 "volume_node_affinity",
                 format!("claim {}: volume {} is reserved for it elsewhere", claim.key, volume.name),
                 "make room on a node that the volume's node affinity allows",
             ),
-            Miss::NoVolume(pending) => (
+            NodeRejection::NoVolume(pending) => (
                 "no_volume",
-                self.tell_volumes(pending, node),
+                self.describe_volumes(pending, node),
                 "create a matching volume (class, size, access modes, labels) for a suitable node",
             ),
-            Miss::Topology(pending) => (
+            NodeRejection::Topology(pending) => (
                 "volume_topology",
                 format!(
                     "claim {}: class {} provisions no volumes here",
@@ -399,12 +410,12 @@ impl Volumes {
                 ),
                 "make room on a node that the class's allowedTopologies include, or extend them",
             ),
-            Miss::NoRoom(pending) => (
+            NodeRejection::NoCapacity(pending) => (
                 "no_volume_capacity",
-                self.tell_room(pending, node),
+                self.describe_capacity(pending, node),
                 "free or add storage where the pod may run",
             ),
-            Miss::TooMany { driver, limit, attached, more } => (
+            NodeRejection::AttachLimit { driver, limit, attached, more } => (
                 "volume_attach_limit",
                 format!(
                     "{driver} has {attached} of {limit} volumes attached, {more} more requested"
@@ -415,16 +426,17 @@ impl Volumes {
         VolumeRejection { code, text, help }
     }
 
-    fn tell_volumes(&self, pending: &Pending, node: &Node) -> String {
+    fn describe_volumes(&self, pending: &PendingClaim, node: &Node) -> String {
         let (claim, class) = (&pending.claim, &pending.class.name);
-        let free = self.free.get(class).into_iter().flat_map(|free| free.near(&node.labels));
+        let free =
+            self.free.get(class).into_iter().flat_map(|free| free.candidates_for(&node.labels));
         let volumes = free.flatten().filter_map(|(_, name)| self.volume(name));
-        let largest = volumes.filter(|it| it.reaches(node)).map(|it| it.size).max();
-        let start = format!("claim {}: {} of class {class}", claim.key, bytes(claim.size));
+        let largest = volumes.filter(|it| it.allows_node(node)).map(|it| it.size).max();
+        let start = format!("claim {}: {} of class {class}", claim.key, format_bytes(claim.size));
         match largest {
             None => format!("{start}, no unclaimed volume here"),
             Some(size) if size < claim.size => {
-                format!("{start}, the largest unclaimed volume here has {}", bytes(size))
+                format!("{start}, the largest unclaimed volume here has {}", format_bytes(size))
             }
             Some(_) => {
                 format!("{start}, no unclaimed volume here matches its mode, access and labels")
@@ -432,10 +444,11 @@ impl Volumes {
         }
     }
 
-    fn tell_room(&self, pending: &Pending, node: &Node) -> String {
+    fn describe_capacity(&self, pending: &PendingClaim, node: &Node) -> String {
         let (claim, class) = (&pending.claim, &pending.class);
-        let largest = self.room(class, node).map_or_else(|| "none".to_owned(), bytes);
-        let (key, size) = (&claim.key, bytes(claim.size));
+        let largest =
+            self.largest_provisionable(class, node).map_or_else(|| "none".to_owned(), format_bytes);
+        let (key, size) = (&claim.key, format_bytes(claim.size));
         format!(
             "claim {key}: {size} of class {}, the largest that can be provisioned here: {largest}",
             class.name
@@ -444,7 +457,7 @@ impl Volumes {
 }
 
 /// Whether this pod may use a claim.
-fn usable(claim: &Claim, pod: &Pod) -> Result<(), VolumeRejection> {
+fn check_usable(claim: &Claim, pod: &Pod) -> Result<(), VolumeRejection> {
     let key = &claim.key;
     if claim.deleting {
         return Err(VolumeRejection {

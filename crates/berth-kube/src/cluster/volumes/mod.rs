@@ -27,7 +27,7 @@ mod reservations;
 mod tests;
 
 pub use filters::PreparedVolumes;
-use objects::{Capacity, Claim, Class, Pinned, Volume};
+use objects::{Capacity, Claim, Class, LabelPinIndex, Volume};
 use reservations::VolumeReservations;
 
 /// Why a pod's volumes rule out all nodes or one.
@@ -55,18 +55,18 @@ pub struct Volumes {
     classes: FxHashMap<Arc<str>, Arc<Class>>,
     capacities: FxHashMap<Key, Capacity>,
     /// Capacities by class and node.
-    rooms: FxHashMap<Arc<str>, Pinned<Key>>,
+    capacity_index: FxHashMap<Arc<str>, LabelPinIndex<Key>>,
     /// Drivers that report their capacity.
     measured: BTreeSet<String>,
     /// Attach limits: by node, the drivers and their limits.
     limits: FxHashMap<Arc<str>, Vec<(Arc<str>, i64)>>,
     /// Unclaimed volumes, by class and node, the smallest first.
-    free: FxHashMap<Arc<str>, Pinned<(i64, Arc<str>)>>,
+    free: FxHashMap<Arc<str>, LabelPinIndex<(i64, Arc<str>)>>,
     /// Volumes that name the claim they are reserved for.
     nominated: FxHashMap<Key, BTreeSet<Arc<str>>>,
     /// The claim that is bound to a volume. The volume may be updated later.
     bound_to: FxHashMap<Arc<str>, Key>,
-    holds: VolumeReservations,
+    reservations: VolumeReservations,
     changed: bool,
 }
 
@@ -89,14 +89,14 @@ impl Volumes {
         self.claims.insert(key.clone(), Arc::clone(&claim));
         if let Some(name) = old.filter(|it| it.bound).and_then(|it| it.volume.clone()) {
             self.bound_to.remove(&name);
-            self.list(&name);
+            self.index_volume(&name);
         }
         if let Some(name) = claim.volume.as_ref().filter(|_| claim.bound) {
             self.bound_to.insert(Arc::clone(name), key.clone());
-            self.list(name);
+            self.index_volume(name);
         }
         if void || claim.bound {
-            self.undecide(&key);
+            self.drop_decision(&key);
         }
         self.reattach_claim(&key);
     }
@@ -104,12 +104,12 @@ impl Volumes {
     /// Deletes a claim.
     pub fn remove_claim(&mut self, key: &Key) {
         let Some(old) = self.claims.remove(key) else { return };
-        self.holds.look_again();
+        self.reservations.clear_last_release();
         if let Some(name) = old.volume.as_ref().filter(|_| old.bound) {
             self.bound_to.remove(name);
-            self.list(name);
+            self.index_volume(name);
         }
-        self.undecide(key);
+        self.drop_decision(key);
         self.reattach_claim(key);
     }
 
@@ -123,27 +123,28 @@ impl Volumes {
         }
         self.mark_changed();
         if let Some(old) = old {
-            self.unlist(&old);
+            self.unindex_volume(&old);
         }
         let claim = volume.claim.as_ref().map(|(key, _)| key.clone());
         self.volumes.insert(Arc::clone(&name), Arc::new(volume));
         // Another claim got the volume: binding the pod will fail at the API server.
-        if let (Some(taker), Some(claim)) = (self.holds.taker(&name).cloned(), &claim)
+        if let (Some(taker), Some(claim)) =
+            (self.reservations.claim_of_volume(&name).cloned(), &claim)
             && taker != *claim
         {
-            self.undecide(&taker);
+            self.drop_decision(&taker);
         }
-        self.list(&name);
+        self.index_volume(&name);
         self.reattach_volume(&name);
     }
 
     /// Deletes a volume.
     pub fn remove_volume(&mut self, name: &str) {
         let Some(old) = self.volumes.remove(name) else { return };
-        self.holds.look_again();
-        self.unlist(&old);
-        if let Some(taker) = self.holds.taker(name).cloned() {
-            self.undecide(&taker);
+        self.reservations.clear_last_release();
+        self.unindex_volume(&old);
+        if let Some(taker) = self.reservations.claim_of_volume(name).cloned() {
+            self.drop_decision(&taker);
         }
         self.reattach_volume(name);
     }
@@ -162,7 +163,7 @@ impl Volumes {
     /// Deletes a class.
     pub fn remove_class(&mut self, name: &str) {
         if self.classes.remove(name).is_some() {
-            self.holds.look_again();
+            self.reservations.clear_last_release();
             self.reattach_all();
         }
     }
@@ -186,7 +187,7 @@ impl Volumes {
         if driver.spec.storage_capacity == Some(true) {
             // A further condition makes no pod schedulable.
             self.measured.insert(name.to_owned());
-            self.holds.look_again();
+            self.reservations.clear_last_release();
         } else {
             self.remove_csi_driver(name);
         }
@@ -204,8 +205,8 @@ impl Volumes {
         let old = self.take_capacity(&key);
         // Less capacity for the same nodes makes no pod schedulable.
         self.changed |= old.is_none_or(|old| !capacity.is_at_most(&old));
-        let rooms = self.rooms.entry(Arc::clone(&capacity.class)).or_default();
-        rooms.insert(&capacity.pin, &key);
+        let capacity_index = self.capacity_index.entry(Arc::clone(&capacity.class)).or_default();
+        capacity_index.insert(&capacity.pin, &key);
         self.capacities.insert(key, capacity);
     }
 
@@ -216,14 +217,14 @@ impl Volumes {
 
     fn mark_changed(&mut self) {
         self.changed = true;
-        self.holds.look_again();
+        self.reservations.clear_last_release();
     }
 
     fn take_capacity(&mut self, key: &Key) -> Option<Capacity> {
-        self.holds.look_again();
+        self.reservations.clear_last_release();
         let old = self.capacities.remove(key)?;
-        if let Some(rooms) = self.rooms.get_mut(&old.class) {
-            rooms.remove(&old.pin, key);
+        if let Some(capacity_index) = self.capacity_index.get_mut(&old.class) {
+            capacity_index.remove(&old.pin, key);
         }
         Some(old)
     }
@@ -234,22 +235,23 @@ impl Volumes {
     }
 
     /// Adds a volume to the index in which claims look for it.
-    fn list(&mut self, name: &str) {
+    fn index_volume(&mut self, name: &str) {
         let Some(volume) = self.volumes.get(name).cloned() else { return };
-        self.unlist(&volume);
+        self.unindex_volume(&volume);
         let name = Arc::clone(&volume.name);
         if let Some((claim, _)) = &volume.claim {
             self.nominated.entry(claim.clone()).or_default().insert(name);
             return;
         }
-        let taken = self.bound_to.contains_key(&name) || self.holds.taker(&name).is_some();
+        let taken =
+            self.bound_to.contains_key(&name) || self.reservations.claim_of_volume(&name).is_some();
         if let Some(class) = volume.class.as_ref().filter(|_| volume.available && !taken) {
             let free = self.free.entry(Arc::clone(class)).or_default();
             free.insert(&volume.pin, &(volume.size, name));
         }
     }
 
-    fn unlist(&mut self, volume: &Volume) {
+    fn unindex_volume(&mut self, volume: &Volume) {
         if let Some((claim, _)) = &volume.claim
             && let Some(nominated) = self.nominated.get_mut(claim)
         {

@@ -34,9 +34,9 @@ const ZONES: [(&str, &str); 4] = [
 
 /// Access modes, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Modes(u8);
+pub(super) struct AccessModes(u8);
 
-impl Modes {
+impl AccessModes {
     /// `ReadWriteOncePod`.
     pub(super) const ONE_POD: Self = Self(8);
 
@@ -76,7 +76,7 @@ pub(super) struct Claim {
     pub(super) deleting: bool,
     /// Bytes.
     pub(super) size: i64,
-    pub(super) modes: Modes,
+    pub(super) modes: AccessModes,
     pub(super) block: bool,
     pub(super) selector: Selector,
     pub(super) attributes: Option<String>,
@@ -89,7 +89,7 @@ impl Claim {
         let empty = core::PersistentVolumeClaimSpec::default();
         let (spec, meta) = (claim.spec.as_ref().unwrap_or(&empty), &claim.metadata);
         let phase = claim.status.as_ref().and_then(|it| it.phase.as_deref());
-        let note = |key: &str| meta.annotations.as_ref().and_then(|it| it.get(key));
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|it| it.get(key));
         let volume = arc(spec.volume_name.as_ref());
         let requests = spec.resources.as_ref().and_then(|it| it.requests.as_ref());
         let owner = crate::cluster::pod::controller(meta);
@@ -97,17 +97,18 @@ impl Claim {
             key: Key::of(meta),
             uid: meta.uid.clone().unwrap_or_default(),
             pod: owner.filter(|(kind, ..)| kind == "Pod").map(|(.., uid)| uid),
-            class: arc(note(CLASS).or(spec.storage_class_name.as_ref())),
-            bound: volume.is_some() && (note(BIND_COMPLETED).is_some() || phase == Some("Bound")),
+            class: arc(annotation(CLASS).or(spec.storage_class_name.as_ref())),
+            bound: volume.is_some()
+                && (annotation(BIND_COMPLETED).is_some() || phase == Some("Bound")),
             volume,
             lost: phase == Some("Lost"),
             deleting: meta.deletion_timestamp.is_some(),
             size: size(requests),
-            modes: Modes::read(spec.access_modes.as_ref()),
+            modes: AccessModes::read(spec.access_modes.as_ref()),
             block: spec.volume_mode.as_deref() == Some("Block"),
             selector: spec.selector.as_ref().map(Selector::read).unwrap_or_default(),
             attributes: text(spec.volume_attributes_class_name.as_ref()).cloned(),
-            selected: arc(note(SELECTED_NODE)),
+            selected: arc(annotation(SELECTED_NODE)),
         }
     }
 }
@@ -119,7 +120,7 @@ pub(super) struct Volume {
     pub(super) class: Option<Arc<str>>,
     /// Bytes.
     pub(super) size: i64,
-    modes: Modes,
+    modes: AccessModes,
     block: bool,
     labels: Labels,
     attributes: Option<String>,
@@ -133,14 +134,14 @@ pub(super) struct Volume {
     /// Whether any claim may get it, as far as its own state goes.
     pub(super) available: bool,
     deleting: bool,
-    pub(super) pin: Pin,
+    pub(super) pin: LabelPin,
 }
 
 impl Volume {
     pub(super) fn read(volume: &core::PersistentVolume) -> Self {
         let empty = core::PersistentVolumeSpec::default();
         let (spec, meta) = (volume.spec.as_ref().unwrap_or(&empty), &volume.metadata);
-        let note = |key: &str| meta.annotations.as_ref().and_then(|it| it.get(key));
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|it| it.get(key));
         let phase = volume.status.as_ref().and_then(|it| it.phase.as_deref());
         let required = spec.node_affinity.as_ref().and_then(|it| it.required.as_ref());
         let labels = meta.labels.clone().unwrap_or_default();
@@ -153,9 +154,9 @@ impl Volume {
         let csi = spec.csi.as_ref();
         Self {
             name: meta.name.as_deref().unwrap_or_default().into(),
-            class: arc(note(CLASS).or(spec.storage_class_name.as_ref())),
+            class: arc(annotation(CLASS).or(spec.storage_class_name.as_ref())),
             size: size(spec.capacity.as_ref()),
-            modes: Modes::read(spec.access_modes.as_ref()),
+            modes: AccessModes::read(spec.access_modes.as_ref()),
             block: spec.volume_mode.as_deref() == Some("Block"),
             zones: zones(&labels),
             labels,
@@ -173,14 +174,14 @@ impl Volume {
     }
 
     /// Whether it is reserved for or bound to this claim.
-    pub(super) fn is_for(&self, claim: &Claim) -> bool {
+    pub(super) fn is_reserved_for(&self, claim: &Claim) -> bool {
         self.claim.as_ref().is_some_and(|(key, uid)| {
             *key == claim.key && uid.as_ref().is_none_or(|uid| *uid == claim.uid)
         })
     }
 
     /// Whether it satisfies a claim that it is reserved for.
-    pub(super) fn serves(&self, claim: &Claim) -> bool {
+    pub(super) fn satisfies_reserved(&self, claim: &Claim) -> bool {
         self.size >= claim.size
             && self.class == claim.class
             && self.block == claim.block
@@ -189,20 +190,20 @@ impl Volume {
     }
 
     /// Whether it satisfies a claim that looks for a volume.
-    pub(super) fn suits(&self, claim: &Claim) -> bool {
-        self.serves(claim)
+    pub(super) fn satisfies(&self, claim: &Claim) -> bool {
+        self.satisfies_reserved(claim)
             && self.modes.include(claim.modes)
             && claim.selector.matches(&self.labels)
     }
 
     /// Whether its node affinity allows a node.
-    pub(super) fn reaches(&self, node: &Node) -> bool {
+    pub(super) fn allows_node(&self, node: &Node) -> bool {
         self.affinity.matches(&node.name, &node.labels)
     }
 
     /// The first of its zone labels that does not match the node: the label and its values. A node
     /// without zone labels matches all, as in a cluster with a single zone.
-    pub(super) fn apart(&self, node: &Node) -> Option<(&'static str, &[String])> {
+    pub(super) fn zone_mismatch(&self, node: &Node) -> Option<(&'static str, &[String])> {
         if self.zones.is_empty() || !ZONES.iter().any(|(key, _)| node.labels.contains_key(*key)) {
             return None;
         }
@@ -267,7 +268,7 @@ pub(super) struct Capacity {
     pub(super) largest: Option<i64>,
     /// The nodes; absent: none.
     topology: Option<Selector>,
-    pub(super) pin: Pin,
+    pub(super) pin: LabelPin,
 }
 
 impl Capacity {
@@ -275,7 +276,7 @@ impl Capacity {
         let largest = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
         Self {
             class: capacity.storage_class_name.as_str().into(),
-            largest: largest.and_then(quantity::whole),
+            largest: largest.and_then(quantity::to_units),
             topology: capacity.node_topology.as_ref().map(Selector::read),
             pin: capacity.node_topology.as_ref().and_then(pin_of_labels),
         }
@@ -288,7 +289,7 @@ impl Capacity {
     }
 
     /// Whether it applies to a node.
-    pub(super) fn covers(&self, node: &Node) -> bool {
+    pub(super) fn applies_to(&self, node: &Node) -> bool {
         self.topology.as_ref().is_some_and(|it| it.matches(&node.labels))
     }
 }
@@ -303,10 +304,10 @@ pub(super) fn limits(node: &storage::CSINode) -> Vec<(Arc<str>, i64)> {
 }
 
 /// A label and the values of which a node must have one. Absent: there is no such simple condition.
-pub(super) type Pin = Option<(String, Vec<String>)>;
+pub(super) type LabelPin = Option<(String, Vec<String>)>;
 
 /// The most selective requirement of a selector with one term. There may be further ones.
-fn pin_of_terms(selector: Option<&core::NodeSelector>) -> Pin {
+fn pin_of_terms(selector: Option<&core::NodeSelector>) -> LabelPin {
     let [term] = selector?.node_selector_terms.as_slice() else { return None };
     let listed = term.match_expressions.iter().flatten().filter(|it| it.operator == "In");
     let found = listed.map(|it| (&it.key, it.values.clone().unwrap_or_default()));
@@ -316,7 +317,7 @@ fn pin_of_terms(selector: Option<&core::NodeSelector>) -> Pin {
     Some((key.clone(), values))
 }
 
-fn pin_of_labels(selector: &meta::LabelSelector) -> Pin {
+fn pin_of_labels(selector: &meta::LabelSelector) -> LabelPin {
     let (key, value) = selector.match_labels.as_ref()?.first_key_value()?;
     Some((key.clone(), vec![value.clone()]))
 }
@@ -324,19 +325,19 @@ fn pin_of_labels(selector: &meta::LabelSelector) -> Pin {
 /// Items indexed by the nodes that can use them, so that a node need not go through all of them:
 /// thousands of local volumes belong to one node each.
 #[derive(Clone, Debug)]
-pub(super) struct Pinned<T> {
+pub(super) struct LabelPinIndex<T> {
     anywhere: BTreeSet<T>,
     at: BTreeMap<String, FxHashMap<String, BTreeSet<T>>>,
 }
 
-impl<T> Default for Pinned<T> {
+impl<T> Default for LabelPinIndex<T> {
     fn default() -> Self {
         Self { anywhere: BTreeSet::new(), at: BTreeMap::new() }
     }
 }
 
-impl<T: Ord + Clone> Pinned<T> {
-    pub(super) fn insert(&mut self, pin: &Pin, item: &T) {
+impl<T: Ord + Clone> LabelPinIndex<T> {
+    pub(super) fn insert(&mut self, pin: &LabelPin, item: &T) {
         let Some((key, values)) = pin else {
             self.anywhere.insert(item.clone());
             return;
@@ -347,7 +348,7 @@ impl<T: Ord + Clone> Pinned<T> {
         }
     }
 
-    pub(super) fn remove(&mut self, pin: &Pin, item: &T) {
+    pub(super) fn remove(&mut self, pin: &LabelPin, item: &T) {
         let Some((key, values)) = pin else {
             self.anywhere.remove(item);
             return;
@@ -367,7 +368,10 @@ impl<T: Ord + Clone> Pinned<T> {
     }
 
     /// Sets that contain everything that a node with these labels can use, and some that it cannot.
-    pub(super) fn near<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a BTreeSet<T>> {
+    pub(super) fn candidates_for<'a>(
+        &'a self,
+        labels: &'a Labels,
+    ) -> impl Iterator<Item = &'a BTreeSet<T>> {
         let at = self.at.iter().filter_map(|(key, at)| at.get(labels.get(key)?));
         std::iter::once(&self.anywhere).chain(at)
     }
@@ -382,5 +386,5 @@ fn arc(it: Option<&String>) -> Option<Arc<str>> {
 }
 
 fn size(amounts: Option<&BTreeMap<String, Quantity>>) -> i64 {
-    amounts.and_then(|it| it.get("storage")).and_then(quantity::whole).unwrap_or(0)
+    amounts.and_then(|it| it.get("storage")).and_then(quantity::to_units).unwrap_or(0)
 }

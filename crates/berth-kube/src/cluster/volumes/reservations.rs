@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_engine::InstanceId;
 use rustc_hash::FxHashMap;
 
-use super::filters::Choice;
+use super::filters::VolumeChoice;
 use super::objects::Volume;
 use super::{VolumeRejection, Volumes};
 use crate::cluster::node::Node;
@@ -18,7 +18,7 @@ use crate::cluster::pod::{Key, Pod};
 
 /// An attached volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Handle {
+pub(super) enum VolumeHandle {
     /// An existing one, by its driver's handle.
     Volume(Arc<str>),
     /// One that is yet to be provisioned for this claim.
@@ -26,7 +26,7 @@ pub(super) enum Handle {
 }
 
 /// The driver and the volume.
-pub(super) type Attachment = (Arc<str>, Handle);
+pub(super) type Attachment = (Arc<str>, VolumeHandle);
 
 /// What was decided for an unbound claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,15 +38,15 @@ pub(super) enum ClaimDecision {
 }
 
 #[derive(Clone, Debug)]
-struct Decision {
-    way: ClaimDecision,
+struct SharedDecision {
+    decision: ClaimDecision,
     /// Pods that rely on it.
     pods: Vec<InstanceId>,
 }
 
 /// What a pod uses.
 #[derive(Clone, Debug)]
-struct Use {
+struct VolumeUse {
     pod: Key,
     node: Arc<str>,
     claims: Vec<Key>,
@@ -54,44 +54,44 @@ struct Use {
 }
 
 /// What is attached to a node: by driver, the volumes and their pods.
-type Attached = FxHashMap<Arc<str>, FxHashMap<Handle, Vec<InstanceId>>>;
+type NodeAttachments = FxHashMap<Arc<str>, FxHashMap<VolumeHandle, Vec<InstanceId>>>;
 
 /// Claims in use, decisions and attachments.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VolumeReservations {
-    uses: FxHashMap<InstanceId, Use>,
+    uses: FxHashMap<InstanceId, VolumeUse>,
     /// The pods that use a claim.
     users: FxHashMap<Key, Vec<InstanceId>>,
-    decided: FxHashMap<Key, Decision>,
+    decided: FxHashMap<Key, SharedDecision>,
     /// Volumes that were decided for a claim.
     taken: FxHashMap<Arc<str>, Key>,
-    attached: FxHashMap<Arc<str>, Attached>,
+    attached: FxHashMap<Arc<str>, NodeAttachments>,
     /// What was decided for the pod that was released last, if nothing was updated since.
-    last: Option<Released>,
+    last: Option<ReleasedPod>,
 }
 
 /// What was decided for a released pod: on which node, and for which claims.
 #[derive(Clone, Debug)]
-struct Released {
+struct ReleasedPod {
     pod: InstanceId,
     node: Arc<str>,
-    ways: Vec<(Key, ClaimDecision)>,
+    decisions: Vec<(Key, ClaimDecision)>,
 }
 
 impl VolumeReservations {
     /// The claim that a volume was decided for.
-    pub(super) fn taker(&self, volume: &str) -> Option<&Key> {
+    pub(super) fn claim_of_volume(&self, volume: &str) -> Option<&Key> {
         self.taken.get(volume)
     }
 
     /// Objects changed: a pod that is put back now is decided again.
-    pub(super) fn look_again(&mut self) {
+    pub(super) fn clear_last_release(&mut self) {
         self.last = None;
     }
 
     /// What was decided for a claim.
-    pub(super) fn way(&self, claim: &Key) -> Option<&ClaimDecision> {
-        self.decided.get(claim).map(|it| &it.way)
+    pub(super) fn decision(&self, claim: &Key) -> Option<&ClaimDecision> {
+        self.decided.get(claim).map(|it| &it.decision)
     }
 
     /// A pod that uses a claim, except this one and those that are assumed to be gone.
@@ -112,7 +112,7 @@ impl VolumeReservations {
         node: &str,
         driver: &str,
         deleted: &'a [InstanceId],
-    ) -> (i64, impl Fn(&Handle) -> bool + 'a) {
+    ) -> (i64, impl Fn(&VolumeHandle) -> bool + 'a) {
         let present = self.attached.get(node).and_then(|it| it.get(driver));
         let stays = move |pods: &Vec<InstanceId>| {
             deleted.is_empty() || pods.iter().any(|pod| !deleted.contains(pod))
@@ -121,7 +121,8 @@ impl VolumeReservations {
             [] => it.len(),
             _ => it.values().filter(|pods| stays(pods)).count(),
         });
-        let has = move |handle: &Handle| present.and_then(|it| it.get(handle)).is_some_and(stays);
+        let has =
+            move |handle: &VolumeHandle| present.and_then(|it| it.get(handle)).is_some_and(stays);
         (i64::try_from(count).unwrap_or(i64::MAX), has)
     }
 
@@ -174,11 +175,11 @@ impl Volumes {
             self.record(pod, &node.name);
             return Ok(VolumePlan::default());
         }
-        if self.holds.uses.get(&pod.id).is_some_and(|it| it.node != node.name) {
+        if self.reservations.uses.get(&pod.id).is_some_and(|it| it.node != node.name) {
             self.release(pod);
         }
-        let usable = |it: &Volume| it.reaches(node) && it.apart(node).is_none();
-        self.resume(pod, &node.name, usable);
+        let usable = |it: &Volume| it.allows_node(node) && it.zone_mismatch(node).is_none();
+        self.restore_decisions(pod, &node.name, usable);
         let prepared = self.prepare(pod)?;
         self.check(&prepared, node)?;
         let plan = self.decide(pod, node, prepared.choices(self, node));
@@ -194,52 +195,52 @@ impl Volumes {
         })
     }
 
-    fn decide(&mut self, pod: &Pod, node: &Node, choices: Vec<(Key, Choice)>) -> VolumePlan {
+    fn decide(&mut self, pod: &Pod, node: &Node, choices: Vec<(Key, VolumeChoice)>) -> VolumePlan {
         let mut plan = VolumePlan::default();
         for (claim, choice) in choices {
-            let way = match choice {
-                Choice::Existing(volume) => {
+            let decision = match choice {
+                VolumeChoice::Existing(volume) => {
                     plan.bind.push((claim.clone(), volume.to_string()));
                     ClaimDecision::Bind(volume)
                 }
-                Choice::Provision => {
+                VolumeChoice::Provision => {
                     plan.provision.push(claim.clone());
                     ClaimDecision::Provision(Arc::clone(&node.name))
                 }
             };
-            self.rely(pod.id, claim, way);
+            self.record_decision(pod.id, claim, decision);
         }
         plan
     }
 
     /// Records that a pod relies on a decision for a claim.
-    fn rely(&mut self, pod: InstanceId, claim: Key, way: ClaimDecision) {
-        if self.holds.way(&claim).is_some_and(|old| *old != way) {
-            self.undecide(&claim);
+    fn record_decision(&mut self, pod: InstanceId, claim: Key, decision: ClaimDecision) {
+        if self.reservations.decision(&claim).is_some_and(|old| *old != decision) {
+            self.drop_decision(&claim);
         }
-        if let ClaimDecision::Bind(volume) = &way {
-            self.holds.taken.insert(Arc::clone(volume), claim.clone());
-            self.list(volume);
+        if let ClaimDecision::Bind(volume) = &decision {
+            self.reservations.taken.insert(Arc::clone(volume), claim.clone());
+            self.index_volume(volume);
         }
-        let decision = Decision { way, pods: Vec::new() };
-        let decision = self.holds.decided.entry(claim).or_insert(decision);
-        if !decision.pods.contains(&pod) {
-            decision.pods.push(pod);
+        let shared = SharedDecision { decision, pods: Vec::new() };
+        let shared = self.reservations.decided.entry(claim).or_insert(shared);
+        if !shared.pods.contains(&pod) {
+            shared.pods.push(pod);
         }
     }
 
     /// Restores the decisions of a pod that is put back where it just was: the plan may be in
     /// progress, and another decision would not be the one that is carried out.
-    fn resume(&mut self, pod: &Pod, node: &str, usable: impl Fn(&Volume) -> bool) {
-        let same = |it: &mut Released| it.pod == pod.id && *it.node == *node;
-        let Some(released) = self.holds.last.take_if(same) else { return };
-        for (claim, way) in released.ways {
-            let free = match &way {
+    fn restore_decisions(&mut self, pod: &Pod, node: &str, usable: impl Fn(&Volume) -> bool) {
+        let same = |it: &mut ReleasedPod| it.pod == pod.id && *it.node == *node;
+        let Some(released) = self.reservations.last.take_if(same) else { return };
+        for (claim, decision) in released.decisions {
+            let free = match &decision {
                 ClaimDecision::Provision(_) => true,
                 ClaimDecision::Bind(name) => self.is_free_for(name, &claim, &usable),
             };
-            if free && self.holds.way(&claim).is_none() {
-                self.rely(pod.id, claim, way);
+            if free && self.reservations.decision(&claim).is_none() {
+                self.record_decision(pod.id, claim, decision);
             }
         }
     }
@@ -250,33 +251,33 @@ impl Volumes {
             None => it.available && !self.bound_to.contains_key(volume),
         };
         self.volumes.get(volume).is_some_and(|it| free(it) && usable(it))
-            && self.holds.taker(volume).is_none()
+            && self.reservations.claim_of_volume(volume).is_none()
     }
 
     /// Records that a pod uses its claims on a node, unconditionally. A pod that was recorded there
     /// keeps its decisions; if it was recorded elsewhere, it is released first.
     pub fn record(&mut self, pod: &Pod, node: &str) {
-        match self.holds.uses.get(&pod.id) {
+        match self.reservations.uses.get(&pod.id) {
             Some(used) if *used.node == *node => {}
             _ if pod.claims.is_empty() => return,
             Some(_) => {
                 self.release(pod);
-                self.note(pod, node);
+                self.record_use(pod, node);
             }
-            None => self.note(pod, node),
+            None => self.record_use(pod, node),
         }
         self.reattach(pod.id);
     }
 
-    fn note(&mut self, pod: &Pod, node: &str) {
-        self.resume(pod, node, |_| true);
-        let claims = claims(pod);
+    fn record_use(&mut self, pod: &Pod, node: &str) {
+        self.restore_decisions(pod, node, |_| true);
+        let claims = claim_keys(pod);
         for claim in &claims {
-            self.holds.users.entry(claim.clone()).or_default().push(pod.id);
+            self.reservations.users.entry(claim.clone()).or_default().push(pod.id);
         }
         let (pod, id) = (pod.key.clone(), pod.id);
-        let used = Use { pod, node: node.into(), claims, attached: Vec::new() };
-        self.holds.uses.insert(id, used);
+        let used = VolumeUse { pod, node: node.into(), claims, attached: Vec::new() };
+        self.reservations.uses.insert(id, used);
     }
 
     /// Releases a pod's volumes: decisions that only it relied on are dropped. This does not count as
@@ -284,56 +285,56 @@ impl Volumes {
     ///
     /// Decisions for a bound pod have been written to the API server, and outlive it.
     pub fn release(&mut self, pod: &Pod) {
-        self.holds.detach(pod.id);
-        let Some(used) = self.holds.uses.remove(&pod.id) else { return };
-        let mut ways = Vec::new();
+        self.reservations.detach(pod.id);
+        let Some(used) = self.reservations.uses.remove(&pod.id) else { return };
+        let mut decisions = Vec::new();
         for claim in &used.claims {
-            if let Some(users) = self.holds.users.get_mut(claim) {
+            if let Some(users) = self.reservations.users.get_mut(claim) {
                 users.retain(|it| *it != pod.id);
                 if users.is_empty() {
-                    self.holds.users.remove(claim);
+                    self.reservations.users.remove(claim);
                 }
             }
-            let Some(decision) = self.holds.decided.get_mut(claim) else { continue };
-            if pod.node.is_some() || !decision.pods.contains(&pod.id) {
+            let Some(shared) = self.reservations.decided.get_mut(claim) else { continue };
+            if pod.node.is_some() || !shared.pods.contains(&pod.id) {
                 continue;
             }
-            ways.push((claim.clone(), decision.way.clone()));
-            decision.pods.retain(|it| *it != pod.id);
-            if decision.pods.is_empty() {
-                self.undecide(claim);
+            decisions.push((claim.clone(), shared.decision.clone()));
+            shared.pods.retain(|it| *it != pod.id);
+            if shared.pods.is_empty() {
+                self.drop_decision(claim);
                 self.reattach_claim(claim);
             }
         }
-        self.holds.last = Some(Released { pod: pod.id, node: used.node, ways });
+        self.reservations.last = Some(ReleasedPod { pod: pod.id, node: used.node, decisions });
     }
 
     /// Drops the decision for a claim.
-    pub(super) fn undecide(&mut self, claim: &Key) {
-        let Some(decision) = self.holds.decided.remove(claim) else { return };
-        if let ClaimDecision::Bind(volume) = decision.way {
-            self.holds.taken.remove(&volume);
-            self.list(&volume);
+    pub(super) fn drop_decision(&mut self, claim: &Key) {
+        let Some(shared) = self.reservations.decided.remove(claim) else { return };
+        if let ClaimDecision::Bind(volume) = shared.decision {
+            self.reservations.taken.remove(&volume);
+            self.index_volume(&volume);
         }
     }
 
     fn reattach(&mut self, id: InstanceId) {
-        self.holds.detach(id);
-        let Some(used) = self.holds.uses.get(&id) else { return };
+        self.reservations.detach(id);
+        let Some(used) = self.reservations.uses.get(&id) else { return };
         let attachments = self.attachments(&used.claims);
-        self.holds.attach(id, attachments);
+        self.reservations.attach(id, attachments);
     }
 
     /// A claim may have another volume.
     pub(super) fn reattach_claim(&mut self, claim: &Key) {
-        for id in self.holds.users.get(claim).cloned().unwrap_or_default() {
+        for id in self.reservations.users.get(claim).cloned().unwrap_or_default() {
             self.reattach(id);
         }
     }
 
     /// A volume may have another handle.
     pub(super) fn reattach_volume(&mut self, volume: &str) {
-        let claims = [self.bound_to.get(volume), self.holds.taker(volume)];
+        let claims = [self.bound_to.get(volume), self.reservations.claim_of_volume(volume)];
         for claim in claims.map(|it| it.cloned()).into_iter().flatten() {
             self.reattach_claim(&claim);
         }
@@ -341,7 +342,7 @@ impl Volumes {
 
     /// Volumes may have other drivers.
     pub(super) fn reattach_all(&mut self) {
-        let all: Vec<InstanceId> = self.holds.uses.keys().copied().collect();
+        let all: Vec<InstanceId> = self.reservations.uses.keys().copied().collect();
         for id in all {
             self.reattach(id);
         }
@@ -349,7 +350,7 @@ impl Volumes {
 }
 
 /// The distinct claims of a pod.
-pub(super) fn claims(pod: &Pod) -> Vec<Key> {
+pub(super) fn claim_keys(pod: &Pod) -> Vec<Key> {
     let key = |name: &String| Key {
         namespace: Arc::clone(&pod.key.namespace),
         name: Arc::from(name.as_str()),

@@ -12,7 +12,7 @@ use crate::cluster::pod::{Key, Pod};
 mod binding;
 mod claims;
 mod limits;
-mod making;
+mod provisioning;
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("what a test writes can be read")
@@ -60,9 +60,9 @@ fn bound_pod(name: &str, node: &str, claims: &[&str]) -> Pod {
 
 /// Volumes that tests fill in few words.
 #[derive(Default)]
-struct World(Volumes);
+struct TestVolumes(Volumes);
 
-impl World {
+impl TestVolumes {
     /// With a class `local` made by hand and a class `disk` made by `disk.csi`, both of which wait,
     /// and a class `now` that does not.
     fn new() -> Self {

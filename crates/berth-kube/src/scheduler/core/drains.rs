@@ -1,4 +1,4 @@
-//! DrainTracker: which pods are on the node, and which of them another node can take.
+//! Drains: which pods are on a node, and which of them another node can take.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl SchedulerCore {
                 if pod.unmanaged {
                     return Err(format!(
                         "pod {} has no controller to recreate it; delete it, or set a deadline for \
-                                         the drain",
+                         the drain",
                         pod.key
                     ));
                 }

@@ -31,7 +31,7 @@ pub(crate) async fn run_event_loop(
             let wakeup = core.next_wakeup().map(|at| at.saturating_sub(clock().millis));
             let sleep = wakeup.map_or(SLEEP_MAX, Duration::from_millis).min(SLEEP_MAX);
             tokio::select! {
-                                count = inbox.recv_many(&mut messages, MESSAGES_MAX) => if count == 0 { return },
+                count = inbox.recv_many(&mut messages, MESSAGES_MAX) => if count == 0 { return },
                 () = tokio::time::sleep(sleep) => {}
             }
         }

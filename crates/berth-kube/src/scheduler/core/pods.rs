@@ -9,7 +9,7 @@ use super::{PodRecord, SchedulerCore};
 use crate::cluster::PodState;
 use crate::cluster::pod::{Key, Pod};
 use crate::scheduler::queue::{QueueKey, QueueRank};
-use crate::scheduler::watch_diff::{is_stale, resource_version};
+use crate::watch::{is_stale, resource_version};
 
 /// The annotation of a static pod, which a kubelet made from a file.
 const STATIC_POD: &str = "kubernetes.io/config.mirror";
@@ -94,7 +94,7 @@ impl SchedulerCore {
     /// Queues a pending pod, or its gang if it has one.
     pub(super) fn enqueue(&mut self, uid: &Arc<str>, before: Option<&Pod>) {
         let Some(pod) = self.cluster.pod(uid) else { return };
-        let Some(gang) = &pod.gang else {
+        let Some(key) = pod.gang_key() else {
             let entry = QueueKey::Pod(Arc::clone(uid));
             let rank = QueueRank::new(pod.priority, pod.created, pod.key.clone());
             let changed = before.is_some_and(|before| !same_scheduling_needs(before, pod));
@@ -104,7 +104,6 @@ impl SchedulerCore {
             }
             return;
         };
-        let key = Key { namespace: Arc::clone(&pod.key.namespace), name: Arc::clone(&gang.name) };
         let members = self.gangs.entry(key.clone()).or_default();
         let is_new = members.insert(Arc::clone(uid), (pod.priority, pod.created)).is_none();
         let changed = is_new || before.is_some_and(|before| !same_scheduling_needs(before, pod));
@@ -122,10 +121,7 @@ impl SchedulerCore {
         self.last_notices.remove(uid);
         self.nominations.remove(uid);
         self.queue.remove(&QueueKey::Pod(Arc::clone(uid)));
-        let Some(before) = before else { return };
-        let Some(gang) = &before.gang else { return };
-        let key =
-            Key { namespace: Arc::clone(&before.key.namespace), name: Arc::clone(&gang.name) };
+        let Some(key) = before.and_then(Pod::gang_key) else { return };
         let Some(members) = self.gangs.get_mut(&key) else { return };
         members.remove(uid);
         if members.is_empty() {
@@ -144,14 +140,8 @@ impl SchedulerCore {
 
     /// The queue entry that a pod belongs to.
     pub(super) fn queue_key(&self, uid: &Arc<str>) -> QueueKey {
-        let gang = self.cluster.pod(uid).and_then(|pod| Some((&pod.key, pod.gang.as_ref()?)));
-        match gang {
-            Some((key, gang)) => QueueKey::Gang(Key {
-                namespace: Arc::clone(&key.namespace),
-                name: Arc::clone(&gang.name),
-            }),
-            None => QueueKey::Pod(Arc::clone(uid)),
-        }
+        let gang = self.cluster.pod(uid).and_then(|pod| pod.gang_key());
+        gang.map_or_else(|| QueueKey::Pod(Arc::clone(uid)), QueueKey::Gang)
     }
 }
 

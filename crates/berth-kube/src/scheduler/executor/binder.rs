@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{ApiExecutor, ApiFailure};
-use crate::client::backoff_delay;
+use crate::client::{backoff_delay, object_reference};
 use crate::cluster::outcome::Reservation;
 use crate::scheduler::messages::ActionResult;
 
@@ -97,7 +97,7 @@ impl ApiExecutor {
         let (mut failures, mut conflicts) = (0, 0);
         loop {
             let in_doubt = in_doubt_until.is_some_and(|it| it > Instant::now());
-            match self.try_binding(reservation).await {
+            match self.try_binding(reservation, false).await {
                 Some(Ok(())) => return BindOutcome::Bound,
                 // The new leader schedules it, but a request in doubt keeps the reservation.
                 None if !in_doubt => return BindOutcome::NotLeader,
@@ -132,16 +132,20 @@ impl ApiExecutor {
     }
 
     /// Sends one binding request, within the limit of concurrent ones. `None`: not the leader.
-    async fn try_binding(&self, reservation: &Reservation) -> Option<Result<(), ApiFailure>> {
+    /// With `dry_run`, it only tells whether it would be accepted.
+    pub(super) async fn try_binding(
+        &self,
+        reservation: &Reservation,
+        dry_run: bool,
+    ) -> Option<Result<(), ApiFailure>> {
         let _permit = self.inner.permits.acquire().await.ok()?;
         if !self.is_leader() {
             return None;
         }
-        Some(self.post_binding(reservation, false).await)
+        Some(self.post_binding(reservation, dry_run).await)
     }
 
-    /// Sends a binding request. With `dry_run`, it only tells whether it would be accepted.
-    pub(super) async fn post_binding(
+    async fn post_binding(
         &self,
         reservation: &Reservation,
         dry_run: bool,
@@ -155,12 +159,7 @@ impl ApiExecutor {
                 uid: Some(reservation.uid.to_string()),
                 ..ObjectMeta::default()
             },
-            target: core::ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Node".to_owned()),
-                name: Some(reservation.node.to_string()),
-                ..core::ObjectReference::default()
-            },
+            target: object_reference("Node", None, &reservation.node, None),
         };
         let api = self.pods(&reservation.pod.namespace);
         let params = PostParams { dry_run, ..PostParams::default() };

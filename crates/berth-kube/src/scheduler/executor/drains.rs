@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::Api;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::preemption::NOT_LEADER;
-use super::{ApiExecutor, ApiFailure};
+use super::{ApiExecutor, ApiFailure, NOT_LEADER};
+use crate::client;
 use crate::cluster::pod::Key;
 use crate::scheduler::drain::DRAIN_STATUS;
 use crate::scheduler::messages::{ActionResult, DrainState, DrainStatus, EvictionOutcome};
@@ -49,24 +47,9 @@ impl ApiExecutor {
     }
 
     async fn request_eviction(&self, pod: &Key, uid: &Arc<str>) -> EvictionOutcome {
-        let preconditions =
-            meta::Preconditions { uid: Some(uid.to_string()), ..meta::Preconditions::default() };
-        let eviction = Eviction {
-            metadata: ObjectMeta {
-                name: Some(pod.name.to_string()),
-                namespace: Some(pod.namespace.to_string()),
-                ..ObjectMeta::default()
-            },
-            delete_options: Some(meta::DeleteOptions {
-                preconditions: Some(preconditions),
-                ..meta::DeleteOptions::default()
-            }),
-        };
-        let api = self.pods(&pod.namespace);
-        let params = PostParams::default();
-        let request = api.create_subresource::<_, Value>("eviction", &pod.name, &params, &eviction);
+        let request = client::evict_pod(&self.inner.client, &pod.namespace, &pod.name, uid);
         match self.call("evict", request).await {
-            Ok(_) => EvictionOutcome::Accepted,
+            Ok(()) => EvictionOutcome::Accepted,
             // It is already gone, or was recreated under the same name.
             Err(ApiFailure::NotFound(_) | ApiFailure::Conflict(_)) => EvictionOutcome::Accepted,
             Err(ApiFailure::RetryLater { after, reason }) => {

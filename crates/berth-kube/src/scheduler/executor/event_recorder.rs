@@ -2,6 +2,11 @@
 //!
 //! Nothing waits for it, and it never delays a binding: writes are limited per second, of several
 //! notices for one pod only the last is written, and if too many events wait, the oldest are dropped.
+//!
+//! The webhook uses kube-rs's `Recorder`, for a few events per workload. It does not suit an event per
+//! binding: it neither limits nor retries writes, a retry would write the event a second time, each write
+//! walks all events of the last six minutes under a lock, and a repeated event keeps its first note,
+//! although the numbers of nodes in it have changed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::{ApiFailure, call};
+use crate::client::object_reference;
 use crate::cluster::pod::Key;
 use crate::leader_election::Leadership;
 use crate::scheduler::messages::UnschedulableNotice;
@@ -91,23 +97,26 @@ impl EventRecorder {
     }
 
     pub(super) fn record_scheduled(&self, pod: &Key, uid: &Arc<str>, node: &str) {
-        self.enqueue(Notification::Event(ObjectEvent {
-            about: pod_reference(pod, uid),
-            warning: false,
-            reason: "Scheduled",
-            action: "Binding",
-            note: format!("Successfully assigned {pod} to {node}"),
-        }));
+        let note = format!("Successfully assigned {pod} to {node}");
+        self.record_pod_event(pod, uid, "Scheduled", "Binding", note);
     }
 
     pub(super) fn record_preempted(&self, pod: &Key, uid: &Arc<str>, message: &str) {
-        self.enqueue(Notification::Event(ObjectEvent {
-            about: pod_reference(pod, uid),
-            warning: false,
-            reason: "Preempted",
-            action: "Preempting",
-            note: format!("Preempted: {message}"),
-        }));
+        let note = format!("Preempted: {message}");
+        self.record_pod_event(pod, uid, "Preempted", "Preempting", note);
+    }
+
+    fn record_pod_event(
+        &self,
+        pod: &Key,
+        uid: &Arc<str>,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
+        let about = pod_reference(pod, uid);
+        let event = ObjectEvent { about, warning: false, reason, action, note };
+        self.enqueue(Notification::Event(event));
     }
 
     pub(super) fn record_node_event(
@@ -117,28 +126,15 @@ impl EventRecorder {
         reason: &'static str,
         note: String,
     ) {
-        let about = core::ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            // Kubelets use the name as the uid, and `kubectl describe node` looks for it.
-            uid: Some(node.to_owned()),
-            ..core::ObjectReference::default()
-        };
+        // Kubelets use the name as the uid, and `kubectl describe node` looks for it.
+        let about = object_reference("Node", None, node, Some(node));
         let event = ObjectEvent { about, warning, reason, action: "Draining", note };
         self.enqueue(Notification::Event(event));
     }
 }
 
 fn pod_reference(pod: &Key, uid: &Arc<str>) -> core::ObjectReference {
-    core::ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(pod.namespace.to_string()),
-        name: Some(pod.name.to_string()),
-        uid: Some(uid.to_string()),
-        ..core::ObjectReference::default()
-    }
+    object_reference("Pod", Some(&pod.namespace), &pod.name, Some(uid))
 }
 
 /// Notifications that wait to be written.

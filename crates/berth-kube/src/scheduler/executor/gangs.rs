@@ -55,14 +55,8 @@ impl ApiExecutor {
     async fn dry_run_binding(&self, member: &Reservation) -> Option<BindOutcome> {
         let mut last = String::new();
         for failures in 1..=TRIES {
-            let answer = {
-                let Ok(_permit) = self.inner.permits.acquire().await else {
-                    return Some(BindOutcome::NotLeader);
-                };
-                if !self.is_leader() {
-                    return Some(BindOutcome::NotLeader);
-                }
-                self.post_binding(member, true).await
+            let Some(answer) = self.try_binding(member, true).await else {
+                return Some(BindOutcome::NotLeader);
             };
             match answer {
                 Ok(()) => return None,

@@ -23,9 +23,15 @@ use tokio_util::task::TaskTracker;
 
 use super::messages::{Action, ActionResult, Message};
 use super::metrics::Metrics;
+use crate::client::backoff_delay;
 use crate::leader_election::Leadership;
 use event_recorder::EventRecorder;
 pub(crate) use failure::ApiFailure;
+
+/// Retries of a request after transient failures.
+const RETRIES: u32 = 6;
+/// The reason of a request that was not sent.
+const NOT_LEADER: &str = "this replica is not the leader any more";
 
 /// Timeouts and limits of concurrency.
 #[derive(Clone, Debug)]
@@ -145,6 +151,25 @@ impl ApiExecutor {
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ApiFailure> {
         call(&self.inner.metrics, self.inner.limits.request, verb, request).await
+    }
+
+    /// Retries a request after transient failures, as long as this replica leads.
+    async fn retry<T, F, R>(&self, request: F) -> Result<T, ApiFailure>
+    where
+        F: Fn() -> R,
+        R: Future<Output = Result<T, ApiFailure>>,
+    {
+        let mut failures = 0;
+        loop {
+            if !self.is_leader() {
+                return Err(ApiFailure::Rejected(NOT_LEADER.to_owned()));
+            }
+            match request().await {
+                Err(failure) if failure.is_transient() && failures < RETRIES => failures += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(backoff_delay(failures)).await;
+        }
     }
 }
 

@@ -7,15 +7,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 
 use super::{ApiExecutor, ApiFailure};
-use crate::client::backoff_delay;
 use crate::cluster::outcome::{Preemption, Victim};
 use crate::cluster::pod::Key;
 use crate::scheduler::messages::ActionResult;
-
-/// Retries of a request after transient failures.
-const RETRIES: u32 = 6;
-/// The reason of a request that was not sent.
-pub(super) const NOT_LEADER: &str = "this replica is not the leader any more";
 
 impl ApiExecutor {
     /// Nominates the node in the pod's status, then deletes the victims.
@@ -27,7 +21,7 @@ impl ApiExecutor {
                 pod = %preemption.pod,
                 node = &*preemption.node,
                 victims = preemption.victims.len(),
-                                "preempted pods"
+                "preempted pods"
             );
         }
         self.send_result(ActionResult::Preempted { uid: preemption.uid, done }).await;
@@ -112,25 +106,6 @@ impl ApiExecutor {
             }
             Err(ApiFailure::NotFound(_) | ApiFailure::Conflict(_)) => Ok(()),
             Err(failure) => Err(failure),
-        }
-    }
-
-    /// Retries a request after transient failures, as long as this replica leads.
-    pub(super) async fn retry<T, F, R>(&self, request: F) -> Result<T, ApiFailure>
-    where
-        F: Fn() -> R,
-        R: Future<Output = Result<T, ApiFailure>>,
-    {
-        let mut failures = 0;
-        loop {
-            if !self.is_leader() {
-                return Err(ApiFailure::Rejected(NOT_LEADER.to_owned()));
-            }
-            match request().await {
-                Err(failure) if failure.is_transient() && failures < RETRIES => failures += 1,
-                answer => return answer,
-            }
-            tokio::time::sleep(backoff_delay(failures)).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::binder::BindOutcome;
 use super::{ApiExecutor, ApiFailure};
-use crate::client::backoff_delay;
+use crate::client::{backoff_delay, object_reference};
 use crate::cluster::outcome::Reservation;
 use crate::cluster::pod::Key;
 
@@ -140,14 +140,10 @@ impl ApiExecutor {
             let annotations = volume.metadata.annotations.get_or_insert_default();
             annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
         }
+        let (kind, uid) = ("PersistentVolumeClaim", claim.metadata.uid.as_deref());
         spec.claim_ref = Some(core::ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("PersistentVolumeClaim".to_owned()),
-            namespace: Some(key.namespace.to_string()),
-            name: Some(key.name.to_string()),
-            uid: claim.metadata.uid,
             resource_version: claim.metadata.resource_version,
-            ..core::ObjectReference::default()
+            ..object_reference(kind, Some(&key.namespace), &key.name, uid)
         });
         // The resource version guards against overwriting a concurrent change.
         self.call("update", api.replace(name, &PostParams::default(), &volume)).await?;
@@ -189,8 +185,8 @@ impl ApiExecutor {
                         if provisioned && selected_node(&claim) != Some(&*reservation.node) =>
                     {
                         return Err(BindOutcome::Failed(format!(
-                            "failed to provision a volume for claim {key} on node {}: the \
-                                                         provisioner gave up",
+                            "failed to provision a volume for claim {key} on node {}: the provisioner \
+                             gave up",
                             reservation.node
                         )));
                     }

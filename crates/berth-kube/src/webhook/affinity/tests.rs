@@ -117,7 +117,7 @@ fn shapes() -> Vec<Value> {
 }
 
 #[test]
-fn after_the_patch_a_pod_may_be_where_it_might_before_and_the_kind_is_right() {
+fn after_the_patch_only_nodes_of_the_capacity_type_remain_allowed() {
     let label = NodeLabel::default();
     for spec in shapes() {
         for class in [CapacityType::OnDemand, CapacityType::Spot] {
@@ -154,7 +154,7 @@ fn nothing_that_the_user_wrote_is_lost() {
 }
 
 #[test]
-fn a_spec_that_leaves_one_kind_is_known() {
+fn a_spec_that_allows_one_capacity_type_is_recognized() {
     let only = |class| AllowedCapacity::Only(class);
     let (on_demand, spot) = (only(CapacityType::OnDemand), only(CapacityType::Spot));
     let key = "node.kubernetes.io/capacity";
@@ -187,7 +187,7 @@ fn a_spec_that_leaves_one_kind_is_known() {
 }
 
 #[test]
-fn numbers_as_kinds_are_compared_as_numbers() {
+fn numeric_capacity_types_are_compared_as_numbers() {
     let label =
         NodeLabel { key: "tier".to_owned(), on_demand: "10".to_owned(), spot: "2".to_owned() };
     let expression = json!({ "key": "tier", "operator": "Gt", "values": ["5"] });
@@ -198,7 +198,7 @@ fn numbers_as_kinds_are_compared_as_numbers() {
 }
 
 #[test]
-fn other_clouds_have_other_labels() {
+fn the_node_label_is_configurable() {
     let label = NodeLabel {
         key: "eks.amazonaws.com/capacityType".to_owned(),
         on_demand: "ON_DEMAND".to_owned(),

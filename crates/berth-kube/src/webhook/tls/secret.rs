@@ -9,13 +9,14 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ObjectMeta, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::self_signed::{CertificateSet, PemPair};
 use super::{TlsError, server_config};
+use crate::watch::watch_events;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::Certificate;
 use crate::webhook::settings::SelfSignedTls;
@@ -156,8 +157,8 @@ pub(in crate::webhook) async fn follow_secret(
     let mut last: Option<CertificateSet> = None;
     // Another replica may renew it, or it may be deleted: the change must take effect at once.
     let only = format!("metadata.name={}", reconciler.settings.secret);
-    let events = watcher(reconciler.api.clone(), watcher::Config::default().fields(&only));
-    let mut events = std::pin::pin!(events.default_backoff());
+    let config = watcher::Config::default().fields(&only);
+    let mut events = std::pin::pin!(watch_events(reconciler.api.clone(), config, stop));
     loop {
         match reconciler.current(Timestamp::now()).await {
             Ok(set) => {
@@ -188,7 +189,6 @@ pub(in crate::webhook) async fn follow_secret(
             std::time::Duration::from_secs(1)
         };
         tokio::select! {
-            () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
             event = events.next() => if event.is_none() { return },
         }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_reads_back_as_it_was() {
+    fn stored_certificates_are_read_back_unchanged() {
         let hosts = vec!["berth-webhook.berth.svc".to_owned()];
         let settings = SelfSignedTls::default();
         let mut set = CertificateSet::new(&hosts, &settings, Timestamp::now()).unwrap();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_is_known_before_it_signs_and_after_it_has() {
+    fn an_authority_is_trusted_before_and_after_it_signs() {
         let settings = settings();
         let step = |set: &CertificateSet, day| {
             let renewed = set.renew_if_due(&hosts(), &settings, at(day)).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_sleep_all_is_created_again() {
+    fn an_expired_authority_replaces_everything() {
         let set = CertificateSet::new(&hosts(), &settings(), at(0)).unwrap();
         let renewed = set.renew_if_due(&hosts(), &settings(), at(400)).unwrap().expect("is due");
         assert_ne!(renewed.authority, set.authority);

@@ -1,8 +1,5 @@
 //! `/v1/claims`: read, renew, bind, activate, release.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{
     Claim, ClaimRole, ClaimStatus, FencedRequest, HeldValue, Page, ReleaseClaim, RenewClaim, Role,
 };
@@ -15,7 +12,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{Json, OptionalJson, Path, Query};
+use crate::http::extract::{Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -172,8 +169,7 @@ pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
 #[utoipa::path(get, path = "/v1/claims", tag = "claims", params(ListClaimsQuery),
     responses((status = 200, description = "Claims.", body = Page<Claim>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Claim>>> {
     control.wait_for_read_your_writes().await;
@@ -204,8 +200,7 @@ fn key_of(instance: Uuid, query: ClaimRoleQuery) -> ClaimKey {
     params(("instance" = Uuid, Path, description = "The instance."), ClaimRoleQuery),
     responses((status = 200, description = "The claim.", body = Claim)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
 ) -> Answer<axum::Json<Claim>> {
@@ -289,8 +284,7 @@ async fn advance(
     request_body = RenewClaim,
     responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn renew(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(renewal): Json<RenewClaim>,
@@ -311,8 +305,7 @@ async fn renew(
     request_body = FencedRequest,
     responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn bind(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(body): Json<FencedRequest>,
@@ -329,8 +322,7 @@ async fn bind(
     request_body = FencedRequest,
     responses((status = 200, description = "The claim's new state.", body = ClaimStatus)))]
 async fn activate(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(body): Json<FencedRequest>,
@@ -348,8 +340,7 @@ async fn activate(
     request_body(content = ReleaseClaim, description = "May be left out by operators."),
     responses((status = 200, description = "The claim's new state; absent when the claim is gone.", body = ClaimStatus)))]
 async fn release(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     OptionalJson(body): OptionalJson<ReleaseClaim>,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use berth_api::{Decision, DecisionOutcome, Page, PlacedAt, Replay};
 use berth_engine::Refusal;
 use berth_ledger::DecisionRecord;
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -178,8 +177,7 @@ pub(crate) async fn recent_decisions(
 #[utoipa::path(get, path = "/v1/decisions", tag = "decisions", params(ListDecisionsQuery),
     responses((status = 200, description = "Decisions.", body = Page<Decision>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListDecisionsQuery>,
 ) -> Answer<axum::Json<Page<Decision>>> {
     list_decisions(&control, &caller, query).await.map(axum::Json)
@@ -220,8 +218,7 @@ pub(crate) async fn get_decision(
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "The decision, with what was asked for.", body = Decision)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Decision>> {
     get_decision(&control, &caller, &id).await.map(axum::Json)
@@ -236,8 +233,7 @@ async fn get(
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "Whether the result is the same.", body = Replay)))]
 async fn replay(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Replay>> {
     /// A replay holds a fleet in memory and a core for as long as it takes.

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::access::AccessControl;
-use crate::http::extract::Query;
+use crate::http::extract::{Query, RequestContext};
 use crate::http::list::page_limit;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -69,8 +69,7 @@ impl ListEventsQuery {
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(ListEventsQuery),
     responses((status = 200, description = "Events.", body = Page<Event>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListEventsQuery>,
 ) -> Answer<axum::Json<Page<Event>>> {
     let (limit, reader) = (page_limit(query.limit)?, query.reader(&control, &caller));
@@ -151,7 +150,7 @@ impl Streaming {
         while self.ready.is_empty() {
             let control = Arc::clone(&self.control);
             let came = tokio::select! {
-                () = control.stopping.cancelled() => return None,
+                () = control.lifecycle.stopping().cancelled() => return None,
                 came = self.subscription.next(self.cursor) => came.ok()?,
             };
             self.cursor = came.last().map_or(self.cursor, |event| event.seq);

@@ -37,7 +37,7 @@ async fn healthz() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
 async fn readyz(State(control): State<Arc<ControlPlane>>) -> Answer<&'static str> {
-    if control.draining.is_cancelled() || control.stopping.is_cancelled() {
+    if control.lifecycle.draining().is_cancelled() || control.lifecycle.stopping().is_cancelled() {
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }
     control.read(|ledger| ledger.newest_event()).await?;

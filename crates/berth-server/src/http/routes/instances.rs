@@ -1,8 +1,5 @@
 //! `/v1/instances`: what runs where, and for tenants what shares a place.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{Instance, LocalityIndex, Page};
 use berth_engine::InstanceId;
 use berth_ledger::{ClaimKey, Role};
@@ -12,7 +9,7 @@ use uuid::Uuid;
 
 use super::Routes;
 use super::claims::{self, ListClaimsQuery};
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Path, Query, RequestContext};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -30,8 +27,7 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/instances", tag = "instances", params(ListClaimsQuery),
     responses((status = 200, description = "Instances.", body = Page<Instance>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListClaimsQuery>,
 ) -> Answer<axum::Json<Page<Instance>>> {
     control.wait_for_read_your_writes().await;
@@ -46,8 +42,7 @@ async fn list(
     params(("instance" = Uuid, Path, description = "The instance.")),
     responses((status = 200, description = "The instance.", body = Instance)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Instance>> {
     control.wait_for_read_your_writes().await;
@@ -71,7 +66,7 @@ struct InstanceViewer<'a> {
 impl<'a> InstanceViewer<'a> {
     fn new(control: &'a ControlPlane, caller: &Caller) -> Self {
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-        let marks = &control.locality;
+        let marks = control.locality();
         Self { control, is_tenant: caller.is_tenant(), sees_nodes, marks }
     }
 
@@ -88,7 +83,7 @@ impl<'a> InstanceViewer<'a> {
             locality: facts.map_or_else(none, |facts| self.marks.index(tenant, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),
-            permit: berth_control::elastic::read(
+            permit: berth_control::elastic::read_permit(
                 self.control,
                 claim,
                 (self.sees_nodes, !self.is_tenant),

@@ -13,10 +13,9 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{Json, OptionalJson, Path, Query};
+use crate::http::extract::{Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
-use berth_control::caller::Caller;
 use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
 use berth_control::{ControlError, ControlPlane};
 
@@ -55,7 +54,7 @@ async fn list(
     Query(query): Query<ListMigrationsQuery>,
 ) -> Answer<axum::Json<Page<Migration>>> {
     let limit = page_limit(query.limit)?;
-    let all = control.migrations.all();
+    let all = control.moves.migrations.all();
     let found = all.iter().filter(|(id, known)| {
         let record = &known.value;
         query.cursor.as_ref().is_none_or(|after| id > after)
@@ -75,7 +74,7 @@ async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
-    let known = control.migrations.get(&id);
+    let known = control.moves.migrations.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("migration", &id))?;
     Ok(axum::Json(view(&id, &known.value)))
 }
@@ -89,8 +88,7 @@ async fn get(
     request_body = StartMigration,
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn start(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     OptionalJson(request): OptionalJson<StartMigration>,
 ) -> Answer<axum::Json<Migration>> {
@@ -128,8 +126,7 @@ async fn start(
     params(("id" = String, Path, description = "The migration.")),
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn cancel(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<Migration>> {
     Ok(axum::Json(migration::cancel(&control, &caller, &id).await?))
@@ -143,8 +140,7 @@ async fn cancel(
     request_body = MigrationReport,
     responses((status = 200, description = "The migration.", body = Migration)))]
 async fn report(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     Json(report): Json<MigrationReport>,
 ) -> Answer<axum::Json<Migration>> {

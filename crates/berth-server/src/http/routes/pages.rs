@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use super::{Routes, decisions};
 use crate::access::AccessControl;
 use crate::http::auth::{COOKIE, OverTls};
-use crate::http::extract::Path;
+use crate::http::extract::{Path, RequestContext};
 use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
@@ -67,8 +67,7 @@ async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Resp
     params(("id" = String, Path, description = "The decision.")),
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn decision(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Response {
     match decisions::get_decision(&control, &caller, &id).await {

@@ -11,12 +11,12 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{Json, Path};
+use crate::http::extract::{Json, Path, RequestContext};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
-use berth_control::elastic::{self, AskedBy};
+use berth_control::elastic::{self, PermitCaller};
 use berth_control::placement::Audience;
 
 pub(super) fn routes() -> Routes {
@@ -37,20 +37,19 @@ pub(super) fn routes() -> Routes {
     request_body = AskPermit,
     responses((status = 200, description = "The permit.", body = Permit)))]
 async fn ask(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<AskPermit>,
 ) -> Answer<axum::Json<Permit>> {
-    let by = asked_by(&control, &caller);
-    Ok(axum::Json(elastic::ask(&control, by, InstanceId(instance), &request).await?))
+    let by = permit_caller(&control, &caller);
+    Ok(axum::Json(elastic::request_permit(&control, by, InstanceId(instance), &request).await?))
 }
 
 /// An agent asks for what is on its node; others may ask for any instance.
-fn asked_by(control: &ControlPlane, caller: &Caller) -> AskedBy {
+fn permit_caller(control: &ControlPlane, caller: &Caller) -> PermitCaller {
     let node = caller.node().filter(|_| caller.role == Role::Agent).cloned();
     let sees_nodes = Audience::of(control, caller, "").sees_nodes();
-    AskedBy { node, sees_nodes, ..AskedBy::default() }
+    PermitCaller { node, sees_nodes, ..PermitCaller::default() }
 }
 
 /// Read how large an instance may be
@@ -58,8 +57,7 @@ fn asked_by(control: &ControlPlane, caller: &Caller) -> AskedBy {
     params(("instance" = Uuid, Path, description = "The instance.")),
     responses((status = 200, description = "The last permit.", body = Permit)))]
 async fn read(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
 ) -> Answer<axum::Json<Permit>> {
     control.wait_for_read_your_writes().await;
@@ -78,7 +76,7 @@ async fn read(
         (claim.permit, claim.amounts) = (stored.permit.as_deref().copied(), stored.amounts);
     }
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
-    let permit = elastic::read(&control, &claim, (sees_nodes, !caller.is_tenant()));
+    let permit = elastic::read_permit(&control, &claim, (sees_nodes, !caller.is_tenant()));
     permit.map(axum::Json).ok_or_else(|| {
         let detail = format!("instance {instance} is not elastic: it stays as large as it is");
         ApiError::conflict("not_elastic", detail)
@@ -93,8 +91,7 @@ async fn read(
     request_body = SetBounds,
     responses((status = 200, description = "The permit.", body = Permit)))]
 async fn bounds(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<SetBounds>,
 ) -> Answer<axum::Json<Permit>> {
@@ -107,5 +104,5 @@ async fn bounds(
 #[utoipa::path(get, path = "/v1/permits/key", tag = "elastic",
     responses((status = 200, description = "The public key.", body = PermitKey)))]
 async fn key(State(control): State<Arc<ControlPlane>>) -> axum::Json<PermitKey> {
-    axum::Json(control.permit_signer.key().clone())
+    axum::Json(control.permits.signer.key().clone())
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use berth_api::{IDEMPOTENCY_KEY, PlaceRequest, Placed, Ticket, TicketState};
 use http::{HeaderMap, StatusCode, header};
@@ -11,10 +10,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::http::extract::Json;
+use crate::http::extract::{Json, RequestContext};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
-use berth_control::caller::Caller;
 use berth_control::queue::{self, Outcome};
 
 pub(super) fn routes() -> Routes {
@@ -45,8 +43,7 @@ const LONGEST_HOLD_S: u64 = 300;
     )
 )]
 async fn place(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     headers: HeaderMap,
     Json(request): Json<PlaceRequest>,
 ) -> Answer<Response> {
@@ -99,14 +96,14 @@ pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str, seconds: u64) ->
     let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
     loop {
         closings.mark_unchanged();
-        let ticket = control.queue.get(id, &control.settings.load(), control.now())?;
+        let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now())?;
         if ticket.state != TicketState::Waiting || seconds == 0 {
             return Some(ticket);
         }
         tokio::select! {
             _ = closings.changed() => {}
             () = tokio::time::sleep_until(end) => return Some(ticket),
-            () = control.stopping.cancelled() => return Some(ticket),
+            () = control.lifecycle.stopping().cancelled() => return Some(ticket),
         }
     }
 }

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, placements};
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{PageQuery, first_page, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -29,12 +29,11 @@ pub(super) fn routes() -> Routes {
 #[utoipa::path(get, path = "/v1/queue", tag = "queue", params(PageQuery),
     responses((status = 200, description = "Waiting requests.", body = Page<Ticket>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<PageQuery>,
 ) -> Answer<axum::Json<Page<Ticket>>> {
     let limit = page_limit(query.limit)?;
-    let tickets = control.queue.list(&control.settings.load(), control.now());
+    let tickets = control.queue.list(&control.lifecycle.settings(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
         .into_iter()
         .filter(|ticket| caller.sees(&ticket.tenant))
@@ -63,8 +62,7 @@ struct WaitQuery {
     params(("id" = String, Path, description = "The ticket."), WaitQuery),
     responses((status = 200, description = "The request and its state.", body = Ticket)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Answer<axum::Json<Ticket>> {
@@ -78,8 +76,7 @@ async fn get(
     params(("id" = String, Path, description = "The ticket.")),
     responses((status = 204, description = "Cancelled.")))]
 async fn cancel(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     check_tenant(&control, &caller, &id)?;
@@ -88,7 +85,7 @@ async fn cancel(
 }
 
 fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
-    let ticket = control.queue.get(id, &control.settings.load(), control.now());
+    let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.tenant)) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("waiting request", id)),

@@ -8,10 +8,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::http::extract::Json;
+use crate::http::extract::{Json, RequestContext};
 use crate::problem::Answer;
 use berth_control::ControlPlane;
-use berth_control::caller::Caller;
 use berth_control::moves::rebalance;
 
 pub(super) fn routes() -> Routes {
@@ -40,8 +39,7 @@ async fn plan(
     request_body = ApplyRebalance,
     responses((status = 200, description = "The moves that were started.", body = RebalanceApplied)))]
 async fn apply(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Json(request): Json<ApplyRebalance>,
 ) -> Answer<axum::Json<RebalanceApplied>> {
     Ok(axum::Json(rebalance::apply(&control, &caller, request).await?))

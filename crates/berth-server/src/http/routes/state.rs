@@ -71,7 +71,7 @@ fn streamed(
         let mut out = Pieces { sender, buffer: Vec::with_capacity(PIECE) };
         if let Err(error) = write(&mut out) {
             tracing::warn!(%error, "export aborted");
-            // An aborted connection tells the client that data is missing. It may be gone already.
+            // An aborted connection shows the client that data is missing. It may be gone already.
             let _ = out.sender.blocking_send(Err(std::io::Error::other("export aborted")));
         }
     });
@@ -80,7 +80,7 @@ fn streamed(
         let piece = reading.next().await?;
         Some((piece, reading))
     });
-    // Whoever packs the answer may ask once more after its end.
+    // The compression layer may ask once more after the end.
     let body = Body::from_stream(pieces.fuse());
     let headers = [
         (header::CONTENT_TYPE, kind.to_owned()),
@@ -102,7 +102,7 @@ impl Reading {
         }
         tokio::select! {
             biased;
-            () = self.control.stopping.cancelled() => {
+            () = self.control.lifecycle.stopping().cancelled() => {
                 self.pieces.close();
                 while self.pieces.try_recv().is_ok() {}
                 Some(Err(std::io::Error::other("the server stops")))

@@ -34,39 +34,27 @@ pub(super) struct Load {
     pub(super) measure: Duration,
 }
 
-pub(super) struct Measured {
-    pub(super) elapsed: Duration,
-    /// Latencies of granted placements, sorted.
+/// What one client measured, or all of them.
+#[derive(Default)]
+pub(super) struct Measurements {
+    /// Latencies of granted placements; those of all clients are sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
 }
 
-#[derive(Default)]
-struct ClientCounts {
-    latencies_us: Vec<u32>,
-    errors: u64,
-    first_error: Option<String>,
-}
-
 impl Load {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-    pub(super) async fn run(&self) -> anyhow::Result<Measured> {
-        let began = Instant::now();
-        let from = began + self.warmup;
+    pub(super) async fn run(&self) -> anyhow::Result<Measurements> {
+        let from = Instant::now() + self.warmup;
         let until = from + self.measure;
         let clients = (0..self.clients).map(|client| self.client(client, from, until));
-        let counts = futures_util::future::try_join_all(clients).await?;
-        let mut measured = Measured {
-            elapsed: self.measure,
-            latencies_us: Vec::new(),
-            errors: 0,
-            first_error: None,
-        };
-        for one in counts {
-            measured.latencies_us.extend(one.latencies_us);
-            measured.errors += one.errors;
-            measured.first_error = measured.first_error.or(one.first_error);
+        let by_client = futures_util::future::try_join_all(clients).await?;
+        let mut measured = Measurements::default();
+        for client in by_client {
+            measured.latencies_us.extend(client.latencies_us);
+            measured.errors += client.errors;
+            measured.first_error = measured.first_error.or(client.first_error);
         }
         measured.latencies_us.sort_unstable();
         if measured.latencies_us.is_empty() {
@@ -75,33 +63,33 @@ impl Load {
         Ok(measured)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     /// One client: sends requests until the end, and counts answers within the measured time.
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     async fn client(
         &self,
         number: u64,
         from: Instant,
         until: Instant,
-    ) -> anyhow::Result<ClientCounts> {
-        let mut counts = ClientCounts::default();
+    ) -> anyhow::Result<Measurements> {
+        let mut measured = Measurements::default();
         let mut connection = self.connect().await?;
         for turn in 0_u64.. {
-            let asked_at = Instant::now();
-            if asked_at >= until {
+            let sent_at = Instant::now();
+            if sent_at >= until {
                 break;
             }
             let answer = self.place(&mut connection, number, turn).await;
             let done_at = Instant::now();
             if let Err(error) = answer {
-                counts.errors += 1;
-                counts.first_error.get_or_insert_with(|| format!("{error:#}"));
+                measured.errors += 1;
+                measured.first_error.get_or_insert_with(|| format!("{error:#}"));
                 connection = self.connect().await?;
             } else if done_at >= from && done_at < until {
-                let micros = done_at.duration_since(asked_at).as_micros();
-                counts.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
+                let micros = done_at.duration_since(sent_at).as_micros();
+                measured.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
             }
         }
-        Ok(counts)
+        Ok(measured)
     }
 
     async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::HttpBench;
-use super::load::Measured;
+use super::load::Measurements;
 use crate::bench::percentile_ms;
 
 #[derive(Serialize)]
@@ -25,18 +25,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(bench: &HttpBench, measured: &Measured) -> Self {
+    pub(super) fn new(bench: &HttpBench, measured: &Measurements) -> Self {
         let placed = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
-        let millis = u64::try_from(measured.elapsed.as_millis()).unwrap_or(0).max(1);
-        let placements_per_s = placed * 1000 / millis;
+        let seconds = u64::from(bench.seconds.max(1));
         let latencies = &measured.latencies_us;
         Self {
             nodes: bench.url.is_none().then_some(bench.nodes),
             clients: bench.clients,
             batch: bench.batch,
             seconds: bench.seconds,
-            placements_per_s,
-            instances_per_s: placed * u64::from(bench.batch) * 1000 / millis,
+            placements_per_s: placed / seconds,
+            instances_per_s: placed * u64::from(bench.batch) / seconds,
             p50_ms: percentile_ms(latencies, (1, 2)),
             p99_ms: percentile_ms(latencies, (99, 100)),
             max_ms: percentile_ms(latencies, (1, 1)),

@@ -20,7 +20,7 @@ pub(super) struct Run {
     pub(super) seconds: u32,
 }
 
-pub(super) struct Measured {
+pub(super) struct Measurements {
     pub(super) claims: u64,
     pub(super) elapsed: Duration,
     pub(super) latencies_us: Vec<u32>,
@@ -50,7 +50,7 @@ fn next_id(client: usize, number: u64) -> Uuid {
 
 /// Runs all clients as tasks of one thread, as a server runs its connections.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-pub(super) fn measure(placer: &Arc<Placer>, run: Run) -> anyhow::Result<Measured> {
+pub(super) fn measure(placer: &Arc<Placer>, run: Run) -> anyhow::Result<Measurements> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let before = placer.ledger().stats();
     let started = Instant::now();
@@ -72,7 +72,7 @@ pub(super) fn measure(placer: &Arc<Placer>, run: Run) -> anyhow::Result<Measured
     let mut writes = placer.ledger().stats();
     writes.transactions -= before.transactions;
     writes.operations -= before.operations;
-    Ok(Measured { claims, elapsed, latencies_us, writes })
+    Ok(Measurements { claims, elapsed, latencies_us, writes })
 }
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -103,13 +103,13 @@ async fn one_client(
             pools: Vec::new(),
             ..PlaceRequest::default()
         };
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         placer.submit(berth_control::PlaceJob { request, reply });
         match receiver.await? {
             PlaceAnswer::Granted(_) => {
-                latencies.push(u32::try_from(asked.elapsed().as_micros()).unwrap_or(u32::MAX));
+                latencies.push(u32::try_from(sent_at.elapsed().as_micros()).unwrap_or(u32::MAX));
             }
             other => bail!("a claim was not granted: {other:?}"),
         }

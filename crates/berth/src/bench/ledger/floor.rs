@@ -13,7 +13,7 @@ pub(super) struct Floor {
     pub(super) nodes: u64,
     pub(super) clients: usize,
     pub(super) seconds: u32,
-    pub(super) lanes: usize,
+    pub(super) writers: usize,
     /// Claims in a transaction, as Berth had them.
     pub(super) group: u64,
 }
@@ -123,7 +123,7 @@ async fn postgres(url: &str, floor: &Floor) -> anyhow::Result<Floors> {
     client.execute(fill, &[&i64::try_from(floor.nodes.saturating_sub(1))?, &MOST]).await?;
     client.batch_execute("ALTER TABLE floor_node SET (fillfactor = 50)").await?;
     client.batch_execute("VACUUM FULL ANALYZE floor_node").await?;
-    let grouped_per_s = clients(url, floor, floor.lanes, floor.group).await?;
+    let grouped_per_s = clients(url, floor, floor.writers, floor.group).await?;
     let single_per_s = clients(url, floor, floor.clients, 1).await?;
     Ok(Floors { grouped_per_s, single_per_s })
 }
@@ -174,7 +174,7 @@ async fn one_client(
             nodes.push(i64::try_from(scatter(claims * 31 + number) % floor.nodes)?);
             claims += 1;
         }
-        // Two lanes may lock the same nodes in different orders; the server aborts one of them.
+        // Two clients may lock the same nodes in different orders; the server aborts one of them.
         let mut tries = 0;
         while let Err(error) = client.execute(&statement, &[&ids, &nodes]).await {
             let again =

@@ -39,8 +39,8 @@ pub(crate) struct LedgerBench {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Concurrent transactions on PostgreSQL; one for every two cores by default.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
-    lanes: Option<u16>,
+    #[arg(long, alias = "lanes", value_parser = clap::value_parser!(u16).range(1..=64))]
+    writers: Option<u16>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -72,7 +72,7 @@ impl LedgerBench {
             nodes: self.nodes,
             clients: usize::from(self.clients),
             seconds: self.seconds,
-            lanes: self.lanes(),
+            writers: self.writers(),
             group,
         };
         let floor = floor::measure(&databases.floor, &settings)?;
@@ -81,8 +81,8 @@ impl LedgerBench {
         super::print_report(self.json, &report)
     }
 
-    fn lanes(&self) -> usize {
-        self.lanes.map_or(berth_ledger::Options::default().writers, usize::from)
+    fn writers(&self) -> usize {
+        self.writers.map_or(berth_ledger::Options::default().writers, usize::from)
     }
 
     fn databases(&self) -> anyhow::Result<Databases> {
@@ -124,7 +124,7 @@ impl LedgerBench {
     fn measure(&self, databases: &Databases) -> anyhow::Result<Report> {
         let mut options = PlacerOptions::new(Policy::builtin("balanced")?);
         options.clock = Arc::new(|| NOW);
-        options.ledger.writers = self.lanes();
+        options.ledger.writers = self.writers();
         {
             let ledger = berth_ledger::Ledger::open(databases.backend.clone(), options.ledger)?;
             self.add_nodes(&ledger)?;
@@ -152,7 +152,7 @@ impl LedgerBench {
             let id = berth_sim::node_id(number);
             let facts = fleet.node(&id).context("a simulated node is missing")?;
             let sender = sender.clone();
-            let op = Op::put_node(self.enlarged(facts));
+            let op = Op::put_node(self.enlarge(facts));
             let reply = Box::new(move |answer| drop(sender.send(answer)));
             ledger.submit([berth_ledger::Job { op, reply }]);
         }
@@ -165,7 +165,7 @@ impl LedgerBench {
         Ok(())
     }
 
-    fn enlarged(&self, mut facts: NodeFacts) -> NodeFacts {
+    fn enlarge(&self, mut facts: NodeFacts) -> NodeFacts {
         facts.instance_limit = 10_000_000;
         facts.reserved = false;
         if self.nodes < 1000 {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::LedgerBench;
-use super::clients::Measured;
+use super::clients::Measurements;
 use crate::bench::percentile_ms;
 
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(bench: &LedgerBench, measured: &Measured) -> Self {
+    pub(super) fn new(bench: &LedgerBench, measured: &Measurements) -> Self {
         let micros = measured.elapsed.as_micros().max(1);
         let per_s = u128::from(measured.claims) * 1_000_000 / micros;
         let writes = &measured.writes;

@@ -174,8 +174,8 @@ mod tests {
         let mut check =
             |status, answer: String| agent.check_answer(request, status, answer.as_bytes()).ok();
         assert_eq!(check(503, answer(1, 10, 10)), None, "no answer at all");
-        assert_eq!(check(200, answer(2, 10, 10)), None, "another request's");
-        assert_eq!(check(200, answer(1, 9, 9)), None, "another wish");
+        assert_eq!(check(200, answer(2, 10, 10)), None, "of another request");
+        assert_eq!(check(200, answer(1, 9, 9)), None, "another size");
         assert_eq!(check(200, answer(1, 10, 7)), None, "less than it has");
         assert_eq!(check(200, answer(1, 10, 11)), None, "more than it asked for");
         assert_eq!(check(200, answer(1, 10, 9)), Some(PermitOutcome::Limited));

@@ -49,16 +49,16 @@ impl Fleet {
             node: Some(node.clone()),
             expires_in_s: None,
         };
-        let made: CreatedToken = client.post("/v1/tokens", &new).await?;
+        let created: CreatedToken = client.post("/v1/tokens", &new).await?;
         let ids: Vec<InstanceId> =
             (0..self.instances_per_agent).map(|_| InstanceId(Uuid::now_v7())).collect();
         let running = ids.iter().map(|id| running(*id, number)).collect();
         let beat = Heartbeat { running: Some(running), ..Heartbeat::default() };
-        let heard = client.heartbeat(&node, &beat).await?;
-        if let Some(refused) = heard.reported.iter().find_map(|it| it.refused.as_ref()) {
+        let response = client.heartbeat(&node, &beat).await?;
+        if let Some(refused) = response.reported.iter().find_map(|it| it.refused.as_ref()) {
             bail!("an instance on {node} was refused: {refused}");
         }
-        Ok(Agent::new(number, address, &made.secret, &ids, FOUND_UNITS))
+        Ok(Agent::new(number, address, &created.secret, &ids, FOUND_UNITS))
     }
 }
 

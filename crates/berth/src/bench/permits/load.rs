@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use super::agent::{Agent, PermitOutcome, PermitRequest};
-use super::wire::HttpConnection;
+use super::connection::HttpConnection;
 use crate::bench::server::Server;
 
 /// The pause before an agent tries to connect again.
@@ -20,7 +20,7 @@ pub(super) struct Load {
 
 /// What was measured.
 #[derive(Default)]
-pub(super) struct Measured {
+pub(super) struct Measurements {
     /// Latencies of answers, sorted.
     pub(super) latencies_us: Vec<u32>,
     pub(super) grown: u64,
@@ -28,12 +28,12 @@ pub(super) struct Measured {
     /// Failed requests and implausible answers.
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    pub(super) gap: Option<Gap>,
+    pub(super) restart: Option<RestartTimes>,
 }
 
 /// A restart, as agents saw it.
 #[derive(Clone, Copy)]
-pub(super) struct Gap {
+pub(super) struct RestartTimes {
     killed_at: Instant,
     /// When the first agent could connect again.
     listening_at: Option<Instant>,
@@ -43,7 +43,7 @@ pub(super) struct Gap {
     pub(super) refused: u64,
 }
 
-impl Gap {
+impl RestartTimes {
     fn between(from: Option<Instant>, until: Option<Instant>) -> Option<Duration> {
         Some(until?.saturating_duration_since(from?))
     }
@@ -68,7 +68,7 @@ struct Times {
 }
 
 /// The measurements of all agents, which share a thread.
-type SharedMeasurements = RefCell<Measured>;
+type SharedMeasurements = RefCell<Measurements>;
 
 impl Load {
     #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -76,26 +76,31 @@ impl Load {
         &self,
         server: &mut Server,
         agents: Vec<Agent>,
-    ) -> anyhow::Result<Measured> {
+    ) -> anyhow::Result<Measurements> {
         let address = server.address.clone();
         let from = Instant::now() + self.warmup;
         let times = Times { from, until: from + self.measure };
-        let notes = SharedMeasurements::default();
-        let asking = agents.into_iter().map(|agent| ask(agent, &address, times, &notes));
-        let asking = futures_util::future::try_join_all(asking);
+        let measurements = SharedMeasurements::default();
+        let running =
+            agents.into_iter().map(|agent| run_agent(agent, &address, times, &measurements));
+        let running = futures_util::future::try_join_all(running);
         let restart = async {
             if self.restart {
                 tokio::time::sleep(self.warmup + self.measure / 2).await;
                 server.kill()?;
                 let killed_at = Instant::now();
-                notes.borrow_mut().gap =
-                    Some(Gap { killed_at, listening_at: None, grown_at: None, refused: 0 });
+                measurements.borrow_mut().restart = Some(RestartTimes {
+                    killed_at,
+                    listening_at: None,
+                    grown_at: None,
+                    refused: 0,
+                });
                 server.restart()?;
             }
             anyhow::Ok(())
         };
-        tokio::try_join!(asking, restart)?;
-        let mut measured = notes.into_inner();
+        tokio::try_join!(running, restart)?;
+        let mut measured = measurements.into_inner();
         measured.latencies_us.sort_unstable();
         if measured.latencies_us.is_empty() {
             bail!("nothing was answered: {}", measured.first_error.unwrap_or_default());
@@ -106,31 +111,31 @@ impl Load {
 
 /// One agent. A request that could not be sent is repeated with the same sequence number.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-async fn ask(
+async fn run_agent(
     mut agent: Agent,
     address: &str,
     times: Times,
-    notes: &SharedMeasurements,
+    measurements: &SharedMeasurements,
 ) -> anyhow::Result<()> {
-    let mut wire = Some(HttpConnection::connect(address).await?);
+    let mut connection = Some(HttpConnection::connect(address).await?);
     loop {
-        let asked_at = Instant::now();
-        if asked_at >= times.until {
+        let sent_at = Instant::now();
+        if sent_at >= times.until {
             return Ok(());
         }
-        let asked = agent.next()?;
-        let said = loop {
-            match send(&mut agent, &mut wire, address, asked, notes).await {
-                Some(said) => break said,
+        let request = agent.next()?;
+        let outcome = loop {
+            match send(&mut agent, &mut connection, address, request, measurements).await {
+                Some(outcome) => break outcome,
                 None if Instant::now() >= times.until => return Ok(()),
                 None => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         };
         let done_at = Instant::now();
-        let mut notes = notes.borrow_mut();
-        match said {
-            Ok(outcome) => notes.record(outcome, asked_at, done_at, times),
-            Err(error) => notes.record_error(&error),
+        let mut measurements = measurements.borrow_mut();
+        match outcome {
+            Ok(outcome) => measurements.record(outcome, sent_at, done_at, times),
+            Err(error) => measurements.record_error(&error),
         }
     }
 }
@@ -139,56 +144,51 @@ async fn ask(
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 async fn send(
     agent: &mut Agent,
-    wire: &mut Option<HttpConnection>,
+    connection: &mut Option<HttpConnection>,
     address: &str,
-    asked: PermitRequest,
-    notes: &SharedMeasurements,
+    request: PermitRequest,
+    measurements: &SharedMeasurements,
 ) -> Option<anyhow::Result<PermitOutcome>> {
-    let connected = match wire {
+    let connected = match connection {
         Some(connected) => connected,
         None => {
             let connected = HttpConnection::connect(address).await.ok()?;
-            if let Some(gap) = &mut notes.borrow_mut().gap {
-                gap.listening_at.get_or_insert(connected.since);
+            if let Some(restart) = &mut measurements.borrow_mut().restart {
+                restart.listening_at.get_or_insert(connected.since);
             }
-            wire.insert(connected)
+            connection.insert(connected)
         }
     };
     let since = connected.since;
-    let request = std::mem::take(&mut agent.request);
-    let answer = connected.ask(&request).await;
-    agent.request = request;
+    let bytes = std::mem::take(&mut agent.request);
+    let answer = connected.send(&bytes).await;
+    agent.request = bytes;
     match answer {
         Ok((status, answer)) => {
-            let outcome = agent.check_answer(asked, status, answer);
-            if let (Ok(PermitOutcome::Grown), Some(gap)) = (&outcome, &mut notes.borrow_mut().gap)
-                && since > gap.killed_at
+            let outcome = agent.check_answer(request, status, answer);
+            if let (Ok(PermitOutcome::Grown), Some(restart)) =
+                (&outcome, &mut measurements.borrow_mut().restart)
+                && since > restart.killed_at
             {
                 // Only connections that were made after the restart count.
-                gap.grown_at.get_or_insert_with(Instant::now);
+                restart.grown_at.get_or_insert_with(Instant::now);
             }
             Some(outcome)
         }
         Err(error) => {
-            *wire = None;
+            *connection = None;
             // Without a restart, a lost connection is an error.
-            notes.borrow().gap.is_none().then_some(Err(error))
+            measurements.borrow().restart.is_none().then_some(Err(error))
         }
     }
 }
 
-impl Measured {
-    fn record(
-        &mut self,
-        outcome: PermitOutcome,
-        asked_at: Instant,
-        done_at: Instant,
-        times: Times,
-    ) {
+impl Measurements {
+    fn record(&mut self, outcome: PermitOutcome, sent_at: Instant, done_at: Instant, times: Times) {
         if done_at < times.from || done_at >= times.until {
             return;
         }
-        let micros = done_at.duration_since(asked_at).as_micros();
+        let micros = done_at.duration_since(sent_at).as_micros();
         self.latencies_us.push(u32::try_from(micros).unwrap_or(u32::MAX));
         match outcome {
             PermitOutcome::Grown => self.grown += 1,
@@ -200,8 +200,8 @@ impl Measured {
     fn record_error(&mut self, error: &anyhow::Error) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| format!("{error:#}"));
-        if let Some(gap) = &mut self.gap {
-            gap.refused += 1;
+        if let Some(restart) = &mut self.restart {
+            restart.refused += 1;
         }
     }
 }

@@ -4,10 +4,10 @@
 //! that Berth did not place, as on a fleet that it takes over. Every answer is checked.
 
 mod agent;
+mod connection;
 mod fleet;
 mod load;
 mod report;
-mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::PermitsBench;
-use super::load::{Gap, Measured};
+use super::load::{Measurements, RestartTimes};
 use crate::bench::percentile_ms;
 
 #[derive(Serialize)]
@@ -46,18 +46,18 @@ fn millis(time: Duration) -> f64 {
 }
 
 impl Outage {
-    fn of(gap: &Gap) -> Self {
+    fn of(restart: &RestartTimes) -> Self {
         Self {
-            kill_to_listening_ms: gap.kill_to_listening().map(millis),
-            kill_to_permit_ms: gap.kill_to_permit().map(millis),
-            listening_to_permit_ms: gap.listening_to_permit().map(millis),
-            refused: gap.refused,
+            kill_to_listening_ms: restart.kill_to_listening().map(millis),
+            kill_to_permit_ms: restart.kill_to_permit().map(millis),
+            listening_to_permit_ms: restart.listening_to_permit().map(millis),
+            refused: restart.refused,
         }
     }
 }
 
 impl Report {
-    pub(super) fn new(bench: &PermitsBench, measured: &Measured) -> Self {
+    pub(super) fn new(bench: &PermitsBench, measured: &Measurements) -> Self {
         let answered = u64::try_from(measured.latencies_us.len()).unwrap_or(0);
         let latencies = &measured.latencies_us;
         Self {
@@ -73,7 +73,7 @@ impl Report {
             held_back: measured.held_back,
             errors: measured.errors,
             first_error: measured.first_error.clone(),
-            restart: measured.gap.as_ref().map(Outage::of),
+            restart: measured.restart.as_ref().map(Outage::of),
         }
     }
 }

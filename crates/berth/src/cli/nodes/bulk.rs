@@ -22,6 +22,13 @@ pub(crate) struct Target {
     /// Names of the nodes.
     #[arg(value_name = "NODE", required_unless_present = "filter", conflicts_with = "filter")]
     pub(crate) nodes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+/// The selection of nodes by expression, and how a change of several is handled.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Selection {
     /// Select all nodes that match: 'rack = r1 and state = active'.
     #[arg(long = "where", value_name = "EXPR", value_parser = super::selector, id = "filter")]
     pub(crate) filter: Option<String>,
@@ -62,7 +69,7 @@ impl Verb {
 
 impl ChangeArgs {
     pub(crate) async fn run(self, session: &Session, verb: Verb) -> CmdResult {
-        let names = self.target.confirmed(session, verb.name()).await?;
+        let names = self.target.confirm(session, verb.name()).await?;
         let change = |client: Client, name: String| {
             let body = NodeStateChange { reason: self.reason.clone() };
             async move {
@@ -81,7 +88,7 @@ impl ChangeArgs {
 impl Target {
     /// The selected nodes; when there are none, a note says so.
     pub(crate) async fn names(&self, session: &Session) -> CmdResult<Vec<String>> {
-        let Some(filter) = &self.filter else { return Ok(self.nodes.clone()) };
+        let Some(filter) = &self.selection.filter else { return Ok(self.nodes.clone()) };
         let page = session.get_list(Node::PATH, &[("where", filter)], None).await?;
         let nodes: Vec<Node> = decode_all(&page.items)?;
         if nodes.is_empty() {
@@ -91,16 +98,16 @@ impl Target {
     }
 
     /// The selected nodes once the user has confirmed; none when nothing is to be done.
-    pub(crate) async fn confirmed(&self, session: &Session, verb: &str) -> CmdResult<Vec<String>> {
+    pub(crate) async fn confirm(&self, session: &Session, verb: &str) -> CmdResult<Vec<String>> {
         let out = &session.out;
         let names = self.names(session).await?;
         let count = plural(names.len(), "node");
-        if self.dry_run && !names.is_empty() {
+        if self.selection.dry_run && !names.is_empty() {
             out.note(format!("Would {verb} {count}:"));
             names.iter().for_each(|name| out.line(name));
             return Ok(Vec::new());
         }
-        if names.len() > 1 && !self.yes {
+        if names.len() > 1 && !self.selection.yes {
             let more = names.len().saturating_sub(NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ use super::bulk::{self, Target};
 use crate::cli::resource::{POLL_INTERVAL, deadline, path_of};
 use crate::cmdutil::{
     Cell, CmdResult, Exit, Failure, RawJson, Session, Table, Tone, api_name, args, columns,
-    concurrently, decode, decode_all, plural,
+    concurrently, decode, decode_all, partition, plural,
 };
 
 #[derive(Args, Debug)]
@@ -57,7 +57,7 @@ fn path(node: &str, action: &str) -> String {
 
 impl DrainArgs {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
-        if self.target.dry_run {
+        if self.target.selection.dry_run {
             let names = self.target.names(session).await?;
             return if names.is_empty() { Ok(()) } else { check(session, &names).await };
         }
@@ -66,14 +66,14 @@ impl DrainArgs {
             return print_drains(session, &get_drains(session, &names).await?);
         }
         if self.cancel {
-            let names = self.target.confirmed(session, "cancel the drain of").await?;
+            let names = self.target.confirm(session, "cancel the drain of").await?;
             let cancel = |client: Client, name: String| async move {
                 let body = serde_json::Map::new();
                 client.post::<_, RawJson>(&path(&name, "drain/cancel"), &body).await.map(Some)
             };
             return bulk::apply(session, "cancel", names, cancel).await;
         }
-        let names = self.target.confirmed(session, "drain").await?;
+        let names = self.target.confirm(session, "drain").await?;
         if names.is_empty() {
             return Ok(());
         }
@@ -117,13 +117,11 @@ async fn all_or_failure(
     names: &[String],
     results: Vec<Result<RawJson, ClientError>>,
 ) -> CmdResult<Vec<RawJson>> {
-    let (mut responses, mut failed) = (Vec::new(), Vec::new());
-    for (name, result) in names.iter().zip(results) {
-        match result {
-            Ok(raw) => responses.push(raw),
-            Err(error) => failed.push((name.clone(), Failure::from(error))),
-        }
-    }
+    let named = names
+        .iter()
+        .zip(results)
+        .map(|(name, result)| result.map_err(|error| (name.clone(), Failure::from(error))));
+    let (responses, failed) = partition(named);
     bulk::report(session, failed, names.len()).await?;
     Ok(responses)
 }
@@ -175,7 +173,7 @@ fn state(state: MoveState) -> Cell {
         MoveState::Waiting => Tone::Dim,
         MoveState::Blocked => Tone::Bad,
     };
-    Cell::toned(api_name(&state), tone)
+    Cell::with_tone(api_name(&state), tone)
 }
 
 /// Prints every move of emptying the nodes together, and whether all are possible.
@@ -203,7 +201,7 @@ async fn check(session: &Session, names: &[String]) -> CmdResult {
 
 /// Polls until all nodes are empty, or the deadline has passed.
 async fn follow(session: &Session, names: &[String], deadline: Option<Instant>) -> CmdResult {
-    let mut progress = Progress::new(session, names);
+    let mut progress = DrainProgress::new(session, names);
     loop {
         let raws = get_drains(session, names).await?;
         let drains = decode_all::<Drain>(&raws)?;
@@ -233,13 +231,13 @@ async fn follow(session: &Session, names: &[String], deadline: Option<Instant>) 
 }
 
 /// A bar for each node on a terminal; elsewhere a line whenever something changed.
-struct Progress {
+struct DrainProgress {
     bars: BTreeMap<String, ProgressBar>,
     all: MultiProgress,
     printed: BTreeMap<String, String>,
 }
 
-impl Progress {
+impl DrainProgress {
     fn new(session: &Session, names: &[String]) -> Self {
         let all = MultiProgress::with_draw_target(session.out.target());
         let bars = names.iter().map(|name| (name.clone(), all.add(session.out.bar(0, name))));

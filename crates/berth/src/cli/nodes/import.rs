@@ -6,8 +6,7 @@ use berth_api::ImportReport;
 use berth_client::ClientError;
 use clap::Args;
 
-use crate::cli::place::file;
-use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, decode, plural};
+use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, decode, file, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +48,7 @@ impl ImportArgs {
         };
         let report: ImportReport = decode(&raw)?;
         if !report.errors.is_empty() {
-            return Err(refused(&report));
+            return Err(import_failure(&report));
         }
         session.out.response(&raw, |report: ImportReport| {
             session.out.line(format!(
@@ -60,7 +59,7 @@ impl ImportArgs {
     }
 }
 
-fn refused(report: &ImportReport) -> Failure {
+fn import_failure(report: &ImportReport) -> Failure {
     const SHOWN: usize = 20;
     let wrong = plural(report.errors.len(), "line");
     let line = format!("{wrong} cannot be accepted; nothing was imported");

@@ -74,7 +74,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         "MEMORY" => usage(node.used.memory_mib, node.limits.memory_mib, units::size),
         "DISK" => usage(node.used.disk_mib, node.limits.disk_mib, units::size),
         ">INSTANCES" => node.instances,
-        "HEARD" => node.heard_at.map_or_else(|| Cell::toned("never", Tone::Dim), |at| age(at).into()),
+        "HEARD" => node.heard_at.map_or_else(|| Cell::with_tone("never", Tone::Dim), |at| age(at).into()),
         "+PRESSURE" => pressure(&node.account),
         "+KIND" => node.facts.capacity_type.name(),
         "+PLATFORM" => platform(&node.facts),
@@ -147,7 +147,7 @@ fn print_account(out: &Output, account: &Account) {
     let resources = [("cpu", &account.cpu, Unit::MilliCpu), ("memory", &account.memory, Unit::Mib)];
     for (name, of, unit) in resources {
         let cell = |amount: i64| match amount {
-            0 => Cell::toned("0", Tone::Dim),
+            0 => Cell::with_tone("0", Tone::Dim),
             _ => amount_with_unit(amount, unit).into(),
         };
         let amounts = [
@@ -164,7 +164,7 @@ fn print_account(out: &Output, account: &Account) {
     }
     out.line(format!("\n{}", table.text()));
     let style = if account.must_shed() || account.is_over() { WARN } else { DIM };
-    out.line(paint(style, &verdict(account)));
+    out.line(paint(style, &pressure_sentence(account)));
 }
 
 /// The excess beyond what is already leaving, such as `2 CPU and 4 GiB`.
@@ -175,7 +175,7 @@ fn excess(account: &Account) -> String {
 }
 
 /// Whether instances must leave, in one sentence.
-fn verdict(account: &Account) -> String {
+fn pressure_sentence(account: &Account) -> String {
     let leaving = account.cpu.pressure_accounted_for.max(account.memory.pressure_accounted_for) > 0;
     let also = match (account.must_shed(), leaving) {
         (true, true) => format!("In addition to what is leaving, {} must leave.", excess(account)),
@@ -192,8 +192,8 @@ fn verdict(account: &Account) -> String {
 /// What must leave, for a column.
 fn pressure(account: &Account) -> Cell {
     match (account.must_shed(), account.is_over()) {
-        (true, _) => Cell::toned(format!("{} over", excess(account)), Tone::Bad),
-        (false, true) => Cell::toned("full", Tone::Warn),
+        (true, _) => Cell::with_tone(format!("{} over", excess(account)), Tone::Bad),
+        (false, true) => Cell::with_tone("full", Tone::Warn),
         (false, false) => dash(),
     }
 }
@@ -249,13 +249,13 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
         return;
     }
     out.line(format!("\n{}", paint(BOLD, &plural(explanation.guests.len(), "instance"))));
-    let columns = columns![guest: NodeInstance;
-        "INSTANCE" => guest.claim.instance.to_string(),
-        "NAME" => guest.claim.name.as_deref(),
-        "TENANT" => guest.claim.tenant.as_str(),
-        "STATE" => claim_state(guest.claim.state),
-        "CHARGED" => amounts(&guest.claim.resources),
-        "WHY" => guest.why.as_str(),
+    let columns = columns![instance: NodeInstance;
+        "INSTANCE" => instance.claim.instance.to_string(),
+        "NAME" => instance.claim.name.as_deref(),
+        "TENANT" => instance.claim.tenant.as_str(),
+        "STATE" => claim_state(instance.claim.state),
+        "CHARGED" => amounts(&instance.claim.resources),
+        "WHY" => instance.why.as_str(),
     ];
     let table = Table::of(&explanation.guests, false, columns);
     out.line(table.text());
@@ -275,15 +275,18 @@ mod tests {
     #[test]
     fn an_account_says_in_one_sentence_whether_instances_must_leave() {
         let calm = Account { cpu: resource(1000, 9000), memory: resource(1024, 9000) };
-        assert_eq!(verdict(&calm), "Nothing needs to leave.");
+        assert_eq!(pressure_sentence(&calm), "Nothing needs to leave.");
         let mut full = Account { cpu: resource(9500, 9000), memory: resource(1024, 9000) };
-        assert_eq!(verdict(&full), "Over the watermark: 500m CPU must leave.");
+        assert_eq!(pressure_sentence(&full), "Over the watermark: 500m CPU must leave.");
         full.cpu.pressure_accounted_for = 400;
-        assert_eq!(verdict(&full), "In addition to what is leaving, 100m CPU must leave.");
+        assert_eq!(
+            pressure_sentence(&full),
+            "In addition to what is leaving, 100m CPU must leave."
+        );
         full.cpu.pressure_accounted_for = 500;
-        assert_eq!(verdict(&full), "Enough is leaving already.");
+        assert_eq!(pressure_sentence(&full), "Enough is leaving already.");
         let over = Account { cpu: resource(11_000, 9000), memory: resource(9100, 9000) };
-        let text = verdict(&over);
+        let text = pressure_sentence(&over);
         assert!(text.starts_with("Over its limit"), "{text}");
         assert!(text.ends_with("2 CPU and 100 MiB must leave."), "{text}");
     }

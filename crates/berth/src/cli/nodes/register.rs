@@ -6,9 +6,8 @@ use berth_api::Node;
 use berth_api::engine::{Amounts, CapacityType, LinkState, Network, NodeFacts, TraitValue};
 use clap::Args;
 
-use crate::cli::place::file;
 use crate::cli::resource::path_of;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, file};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,7 +63,7 @@ pub(crate) struct RegisterArgs {
 impl RegisterArgs {
     fn facts(&self) -> CmdResult<NodeFacts> {
         let mut facts = match (&self.file, &self.name) {
-            (Some(path), _) => file::read(path, "a node")?,
+            (Some(path), _) => file::node(path)?,
             (None, Some(name)) => NodeFacts::new(name, Amounts::default()),
             (None, None) => {
                 return Err(Failure::usage("no node is given").accepted("a name, or -f FILE"));

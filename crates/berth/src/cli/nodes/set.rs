@@ -5,20 +5,21 @@ use berth_client::Client;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::bulk::{self, CHANGE, Target};
+use super::bulk::{self, CHANGE, Selection, Target};
 use crate::cli::resource::path_of;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, resolve_node_units};
 
 const EXAMPLES: &str = "\
 Examples:
   berth nodes set node-000012 label.team=infra trait.ssd=true
   berth nodes set node-000012 next_reboot=2026-11-01 reserved=true
   berth nodes set --where 'rack = r1' zone=z2 trait.gpu=null
-  berth nodes set node-000012 capacity.memory_mib=65536 hardware_class=3
+  berth nodes set node-000012 capacity.memory=64GiB hardware_class=3
 
 Keys are those of the node's facts, as berth nodes show -o json prints them, with dots between
 levels. label.NAME and trait.NAME are short for labels and traits. A value is parsed as JSON if it is
-JSON, and is a text otherwise; null removes a key. A time may be given as a date.";
+JSON, and is a text otherwise; null removes a key. A time may be given as a date, and an amount with its
+unit: capacity.cpu, memory, disk and bandwidth.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -26,15 +27,8 @@ pub(crate) struct SetArgs {
     /// Names of nodes, then KEY=VALUE; each may be repeated.
     #[arg(value_name = "NODE|KEY=VALUE", required = true)]
     words: Vec<String>,
-    /// Select all nodes that match: 'rack = r1 and state = active'.
-    #[arg(long = "where", value_name = "EXPR", value_parser = super::selector)]
-    filter: Option<String>,
-    /// Show which nodes are selected, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Change several nodes without confirmation.
-    #[arg(long, short)]
-    yes: bool,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 impl SetArgs {
@@ -45,7 +39,7 @@ impl SetArgs {
             let failure = Failure::usage("no value to set is given");
             return Err(failure.accepted("KEY=VALUE, such as zone=z2"));
         }
-        match (nodes.is_empty(), &self.filter) {
+        match (nodes.is_empty(), &self.selection.filter) {
             (true, None) => {
                 let failure = Failure::usage("no node is given");
                 return Err(failure.accepted("names before KEY=VALUE, or --where EXPR"));
@@ -57,9 +51,8 @@ impl SetArgs {
             (true, Some(_)) | (false, None) => {}
         }
         let patch = &patch(&pairs)?;
-        let (filter, dry_run, yes) = (self.filter, self.dry_run, self.yes);
-        let target = Target { nodes, filter, dry_run, yes };
-        let names = target.confirmed(session, CHANGE).await?;
+        let target = Target { nodes, selection: self.selection };
+        let names = target.confirm(session, CHANGE).await?;
         let change = |client: Client, name: String| async move {
             let (method, path) = (http::Method::PATCH, path_of::<Node>(&name));
             let answer = client.send_json::<_, RawJson>(method, &path, patch, None).await;
@@ -92,6 +85,7 @@ fn patch(pairs: &[String]) -> CmdResult<Value> {
         }
         place.insert(last.to_owned(), value_of(last, value, is_label));
     }
+    resolve_node_units(&mut patch).map_err(Failure::usage)?;
     Ok(patch)
 }
 
@@ -136,7 +130,8 @@ mod tests {
             "trait.cpu.kind=amd",
             "trait.gpu=null",
             "capacity.memory_mib=65536",
-            "capacity.cpu_milli=8000",
+            "capacity.cpu=8",
+            "capacity.disk=1TiB",
             "next_reboot=2026-11-01",
             "rack=7",
             "reserved=false",
@@ -144,7 +139,7 @@ mod tests {
         let expected = json!({
             "labels": {"team": "7"},
             "traits": {"ssd": true, "cpu.kind": "amd", "gpu": null},
-            "capacity": {"memory_mib": 65536, "cpu_milli": 8000},
+            "capacity": {"memory_mib": 65536, "cpu_milli": 8000, "disk_mib": 1_048_576},
             "next_reboot": 1_793_491_200,
             "rack": "7",
             "reserved": false,

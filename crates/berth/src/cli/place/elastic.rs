@@ -50,8 +50,8 @@ impl ElasticFlags {
         elastic.stays |= self.stays;
     }
 
-    /// The flags as words of a command line.
-    pub(crate) fn words(&self, line: &mut CommandLine) {
+    /// Adds the flags to a command line.
+    pub(crate) fn add_words(&self, line: &mut CommandLine) {
         line.flag("--min", self.min.map(args::cpu_and_memory_flag));
         line.flag("--max", self.max.map(args::cpu_and_memory_flag));
         line.flag("--class", self.class.clone());

@@ -8,8 +8,7 @@ use berth_api::{InstanceSpec, PlaceRequest, Resources, units};
 use clap::Args;
 
 use super::elastic::ElasticFlags;
-use super::file;
-use crate::cmdutil::{CmdResult, Failure, args, trait_flag};
+use crate::cmdutil::{CmdResult, Failure, args, file, trait_flag};
 
 /// Flags of one instance.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -160,7 +159,7 @@ impl InstanceFlags {
     }
 
     /// The flags as words of a command line.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_words(&self) -> Vec<String> {
         let mut line = CommandLine::default();
         let exact = |amount: Option<u32>, text: fn(i64) -> String| {
             amount.map(|amount| text(i64::from(amount)))
@@ -189,7 +188,7 @@ impl InstanceFlags {
         line.switch("--cpu-capped", self.cpu_capped);
         line.switch("--exclude-virtual", self.exclude_virtual);
         line.flag("--priority", self.priority.map(|priority| priority.to_string()));
-        self.elastic.words(&mut line);
+        self.elastic.add_words(&mut line);
         line.0
     }
 }
@@ -238,7 +237,7 @@ impl RequestFlags {
     pub(crate) fn request(&self) -> CmdResult<PlaceRequest> {
         let mut request = match &self.file {
             Some(file) => file::request(file)?,
-            None => file::request_of(self.instance.spec()?),
+            None => PlaceRequest::new(vec![self.instance.spec()?]),
         };
         for spec in &mut request.instances {
             if self.file.is_some() {
@@ -256,10 +255,10 @@ impl RequestFlags {
     }
 
     /// The flags as words of a command line.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_words(&self) -> Vec<String> {
         let mut line = CommandLine::default();
         line.flag("-f", self.file.as_ref().map(|file| file.display().to_string()));
-        line.0.extend(self.instance.words());
+        line.0.extend(self.instance.to_words());
         line.flag("--count", self.count.map(|count| count.to_string()));
         line.flag("--tenant", self.tenant.clone());
         line.flag("--pool", self.pools.iter().cloned());
@@ -268,7 +267,7 @@ impl RequestFlags {
 
     /// A whole command line.
     pub(crate) fn line(&self, command: &str, after: &[&str]) -> String {
-        let words = self.words();
+        let words = self.to_words();
         let words = words.iter().map(String::as_str).chain(after.iter().copied());
         format!("{command} {}", args::shell_line(words))
     }

@@ -1,8 +1,6 @@
 //! `berth place`: place instances on nodes, or say why not.
 
-pub(crate) mod amounts;
 mod elastic;
-pub(crate) mod file;
 pub(crate) mod flags;
 mod print;
 mod wait;
@@ -103,14 +101,14 @@ impl Place {
             session.client.post("/v1/placements", &request).await;
         let raw = match answer {
             Ok(raw) => raw,
-            Err(error) => return Err(self.drawn(error.into(), &request)),
+            Err(error) => return Err(self.draw_failure(error.into(), &request)),
         };
         match decode::<PlaceOutcome>(&raw)? {
             PlaceOutcome::Placed(placed) => self.print(session, &raw, &placed, &request),
             PlaceOutcome::Waiting(ticket) => {
                 let (raw, placed) = wait::until_granted(session, *ticket)
                     .await
-                    .map_err(|failure| self.drawn(failure, &request))?;
+                    .map_err(|failure| self.draw_failure(failure, &request))?;
                 match placed {
                     Some(placed) => self.print(session, &raw, &placed, &request),
                     None if session.out.is_data() => session.out.data(&raw),
@@ -130,7 +128,7 @@ impl Place {
     ) -> CmdResult {
         let out = &session.out;
         out.response(raw, |_: serde::de::IgnoredAny| {
-            print::placed(out, placed);
+            print::print_placement(out, placed);
             if let Some(explanation) = &placed.explanation {
                 out.line("");
                 out.line(explanation::winner(explanation));
@@ -151,7 +149,7 @@ impl Place {
         Ok(())
     }
 
-    fn drawn(&self, failure: Failure, request: &PlaceRequest) -> Failure {
+    fn draw_failure(&self, failure: Failure, request: &PlaceRequest) -> Failure {
         draw_failure(failure, &self.request, self.kept_flags(), request)
     }
 }
@@ -169,7 +167,7 @@ pub(crate) fn draw_failure(
     }
     let advice = Advice::new(flags, kept, request);
     let drawing = draw_refusals(&problem.refusals, &advice);
-    failure.drawn(drawing)
+    failure.with_drawing(drawing)
 }
 
 #[cfg(test)]
@@ -218,7 +216,7 @@ mod tests {
         let line =
             "--cpu 500m --memory 4GiB --trait ssd --network a|b --affinity role!=db --count 2";
         let place = parse(line);
-        let words = place.request.words();
+        let words = place.request.to_words();
         let again =
             Line::try_parse_from(std::iter::once("place").chain(words.iter().map(String::as_str)));
         assert_eq!(again.unwrap().place.request, place.request);

@@ -11,7 +11,7 @@ use crate::cmdutil::{Output, Table, age, columns, or_dash, plural};
 const NAMED: usize = 3;
 
 /// Prints where instances went.
-pub(crate) fn placed(out: &Output, placed: &Placed) {
+pub(crate) fn print_placement(out: &Output, placed: &Placed) {
     if out.quiet {
         for instance in &placed.instances {
             out.line(instance.instance.to_string());

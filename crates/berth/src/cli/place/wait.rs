@@ -79,14 +79,14 @@ fn outcome(raw: RawJson, ticket: Ticket) -> CmdResult<(RawJson, Option<Placed>)>
             Err(Failure::new(Exit::Conflict, format!("the waiting request {id} was cancelled")))
         }
         (TicketState::Expired | TicketState::Refused, _) => Err(match ticket.problem {
-            Some(problem) => refused(problem),
+            Some(problem) => refusal_failure(problem),
             None => Failure::new(Exit::Refused, format!("{id} found no room in time")),
         }),
         (TicketState::Granted | TicketState::Waiting, _) => Ok((raw, None)),
     }
 }
 
-fn refused(problem: Problem) -> Failure {
+fn refusal_failure(problem: Problem) -> Failure {
     let mut failure = Failure::from_problem(problem);
     failure.exit = Exit::Refused;
     failure

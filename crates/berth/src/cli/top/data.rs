@@ -130,7 +130,7 @@ impl From<&Ticket> for WaitingRequest {
     fn from(ticket: &Ticket) -> Self {
         Self {
             tenant: ticket.tenant.clone(),
-            requested: crate::cli::queue::requested(&ticket.request),
+            requested: crate::cli::queue::request_summary(&ticket.request),
             since: ticket.since,
             tries: ticket.tries,
         }

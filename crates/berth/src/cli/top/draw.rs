@@ -23,7 +23,7 @@ pub(crate) struct View {
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, view: &mut View) {
     let area = frame.area();
     if area.height == 0 || area.width == 0 {
@@ -92,7 +92,7 @@ fn body_lines(snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line<'sta
         lines.push(Line::default());
     }
     lines.push(Line::styled("latest decisions", BOLD));
-    lines.extend(snapshot.decisions.iter().map(|one| decided(one, snapshot)));
+    lines.extend(snapshot.decisions.iter().map(|one| decision_line(one, snapshot)));
     if snapshot.decisions.is_empty() {
         lines.push(Line::styled("  none yet", DIM));
     }
@@ -141,7 +141,7 @@ const ZONE_LINES: usize = 4;
 /// How wide the names of zones are.
 const ZONE_NAME: usize = 16;
 
-/// How many cells stand beside a zone's name.
+/// How many cells are next to the name of a zone.
 fn cells_in_row(width: usize) -> usize {
     width.saturating_sub(ZONE_NAME + 1).max(8)
 }
@@ -213,7 +213,7 @@ fn waiting(snapshot: &Snapshot) -> Vec<Line<'static>> {
     lines
 }
 
-fn decided(one: &RecentDecision, snapshot: &Snapshot) -> Line<'static> {
+fn decision_line(one: &RecentDecision, snapshot: &Snapshot) -> Line<'static> {
     let ago = (snapshot.at.as_second() - one.at.as_second()).max(0);
     let (word, color) =
         if one.granted { ("granted", Color::Green) } else { ("refused", Color::Red) };

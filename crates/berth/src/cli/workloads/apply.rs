@@ -12,7 +12,9 @@ use super::file::{self, Document};
 use super::wait::{self, Wait};
 use super::{Key, print_result};
 use crate::cmdutil::style::{DIM, paint};
-use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, concurrently, decode, plural};
+use crate::cmdutil::{
+    CmdResult, Exit, Failure, RawJson, Session, concurrently, decode, partition, plural,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -186,13 +188,7 @@ async fn check(session: &Session, key: Key, document: Document) -> CmdResult<Che
 
 /// All values, or what is wrong with those that are invalid.
 fn all_or_failure<T>(results: Vec<CmdResult<T>>, total: usize) -> CmdResult<Vec<T>> {
-    let (mut valid, mut failures) = (Vec::new(), Vec::new());
-    for result in results {
-        match result {
-            Ok(value) => valid.push(value),
-            Err(failure) => failures.push(failure),
-        }
-    }
+    let (valid, mut failures) = partition(results);
     if failures.len() == 1 && total > 1 {
         let failure = failures.remove(0);
         return Err(failure.remedy("fix it and apply again; nothing was stored"));

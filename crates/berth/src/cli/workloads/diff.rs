@@ -112,7 +112,7 @@ fn compare(name: String, before: Option<&Value>, after: Option<&Value>, found: &
             }
         }
         _ => {
-            let (name, text) = displayed(&name);
+            let (name, text) = display_of(&name);
             let (from, to) = (before.map(text), after.map(text));
             found.push(Field { field: name, from, to });
         }
@@ -120,7 +120,7 @@ fn compare(name: String, before: Option<&Value>, after: Option<&Value>, found: &
 }
 
 /// The name of a field and the format of its value: amounts have units.
-fn displayed(name: &str) -> (String, fn(&Value) -> String) {
+fn display_of(name: &str) -> (String, fn(&Value) -> String) {
     type Text = fn(&Value) -> String;
     const AMOUNTS: [(&str, &str, Text); 4] = [
         ("cpu_milli", "cpu", |value| amount(value, units::cpu_exact)),

@@ -5,8 +5,7 @@ use std::path::Path;
 use berth_api::NewWorkload;
 use serde_json::{Map, Value};
 
-use crate::cli::place::{amounts, file};
-use crate::cmdutil::{CmdResult, Failure};
+use crate::cmdutil::{CmdResult, Failure, file, resolve_instance_units};
 
 /// A workload in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +25,8 @@ pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
     } else {
         path.display().to_string()
     };
-    let values = values(path, &file::text(path)?)
-        .map_err(|error| cannot_be_read(&error).within(&name))?
+    let values = file::values(path, &file::text(path)?)
+        .map_err(|error| parse_failure(&error).within(&name))?
         .into_iter()
         .flat_map(several)
         .filter(|value| !value.is_null())
@@ -44,49 +43,9 @@ pub(crate) fn read(path: &Path) -> CmdResult<Vec<CmdResult<Document>>> {
     Ok(documents.collect())
 }
 
-fn cannot_be_read(error: &str) -> Failure {
+fn parse_failure(error: &str) -> Failure {
     let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Failure::usage(format!("cannot be parsed: {line}"))
-        .accepted("JSON in .json, TOML in .toml, YAML in .yaml or .yml; any of them in others")
-}
-
-/// The values in a text, in the format of the file's extension, or else in the one that fits.
-fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json") => json(text),
-        Some("toml") => toml(text),
-        Some("yaml" | "yml") => yaml(text),
-        _ => {
-            let is_structured = |values: &Vec<Value>| {
-                values.iter().all(|it| it.is_object() || it.is_array() || it.is_null())
-            };
-            // Most TOML is not YAML; where it is, YAML takes it for one long text.
-            match yaml(text) {
-                Ok(values) if is_structured(&values) => Ok(values),
-                wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
-            }
-        }
-    }
-}
-
-fn json(text: &str) -> Result<Vec<Value>, String> {
-    let values = serde_json::Deserializer::from_str(text).into_iter();
-    values.collect::<Result<_, _>>().map_err(|error| error.to_string())
-}
-
-fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    serde_saphyr::from_multiple(text).map_err(|error| error.to_string())
-}
-
-fn toml(text: &str) -> Result<Vec<Value>, String> {
-    // The first line of a TOML error says only where it is.
-    ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
-        let what = error.message().to_owned();
-        match error.span().and_then(|span| text.get(..span.start)) {
-            Some(before) => format!("line {}: {what}", before.lines().count().max(1)),
-            None => what,
-        }
-    })
+    Failure::usage(format!("cannot be parsed: {line}")).accepted(file::FORMATS)
 }
 
 /// The workloads in a value: itself, the items of a list, or what is below `workload` or `items`.
@@ -129,7 +88,7 @@ fn document(place: String, value: Value) -> CmdResult<Document> {
 
 fn new(mut value: Value) -> Result<NewWorkload, String> {
     if let Some(template) = value.get_mut("template") {
-        amounts::resolve_units(template).map_err(|wrong| format!("template.{wrong}"))?;
+        resolve_instance_units(template).map_err(|wrong| format!("template.{wrong}"))?;
     }
     serde_path_to_error::deserialize(value).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner().to_string());
@@ -196,7 +155,7 @@ rolling:
   max_unavailable: 1
 ";
 
-    fn written(name: &str, text: &str) -> CmdResult<Vec<CmdResult<Document>>> {
+    fn read_text(name: &str, text: &str) -> CmdResult<Vec<CmdResult<Document>>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -204,11 +163,11 @@ rolling:
     }
 
     fn all(name: &str, text: &str) -> Vec<Document> {
-        written(name, text).unwrap().into_iter().map(Result::unwrap).collect()
+        read_text(name, text).unwrap().into_iter().map(Result::unwrap).collect()
     }
 
     fn wrong(name: &str, text: &str) -> String {
-        let failure = match written(name, text) {
+        let failure = match read_text(name, text) {
             Ok(documents) => documents.into_iter().find_map(Result::err).unwrap(),
             Err(failure) => failure,
         };
@@ -264,6 +223,12 @@ rolling:
         let text = wrong("a.toml", "name = 'a'\nreplicas = = 2\n");
         assert!(text.contains("line 2"), "{text}");
         assert!(wrong("a.yaml", "").contains("holds no workload"));
+    }
+
+    #[test]
+    fn a_workload_of_version_0_1_names_its_tenant_as_owner() {
+        let old = "owner: acme\nname: web\ntemplate: {resources: {memory: 1}}\n";
+        assert_eq!(all("a.yaml", old)[0].tenant.as_deref(), Some("acme"));
     }
 
     #[test]

@@ -251,8 +251,7 @@ impl WorkloadArg {
         if session.out.is_data() {
             return session.out.data(&page);
         }
-        let members: Vec<Member> = decode_all(&page.items)?;
-        session.out.table(&print::members(&members), "It has no members.");
+        session.print_list::<Member>(&decode_all(&page.items)?, "It has no members.");
         Ok(())
     }
 }

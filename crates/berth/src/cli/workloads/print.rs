@@ -23,7 +23,7 @@ pub(crate) fn active(active: u32, replicas: Option<u32>) -> Cell {
     match replicas {
         Some(replicas) => {
             let tone = if active >= replicas { Tone::Good } else { Tone::Warn };
-            Cell::toned(format!("{active} of {replicas}"), tone)
+            Cell::with_tone(format!("{active} of {replicas}"), tone)
         }
         // The caller creates the members, so there is no target.
         None => active.to_string().into(),
@@ -46,7 +46,7 @@ impl Resource for Workload {
             let status = &workload.status;
             let code = status.reason.as_ref().map(|reason| reason.code.as_str());
             let code = code.or(status.backs_off_until.map(|_| "crash loop"));
-            code.map_or_else(|| "".into(), |code| Cell::toned(code, Tone::Bad))
+            code.map_or_else(|| "".into(), |code| Cell::with_tone(code, Tone::Bad))
         },
         "+ENV" => workload.env.as_deref(),
         "+RELEASE" => workload.spec.release.as_deref(),
@@ -68,7 +68,7 @@ impl Resource for Workload {
             ("", status.message.clone()),
             ("replicas", spec.replicas.map_or_else(by_caller, |count| count.to_string())),
             ("active", status.active.to_string()),
-            ("placed", placed(self)),
+            ("placed", placed_summary(self)),
             ("revision", self.revision.to_string()),
             ("version", self.version.to_string()),
             ("environment", self.env.clone().unwrap_or_default()),
@@ -128,7 +128,7 @@ fn rolling(rolling: &Rolling) -> String {
     }
 }
 
-fn placed(workload: &Workload) -> String {
+fn placed_summary(workload: &Workload) -> String {
     let status = &workload.status;
     let (on_demand, spot) = (status.on_demand, status.spot);
     format!("{} ({on_demand} on-demand, {spot} spot)", status.placed)
@@ -149,7 +149,7 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
         ("message", status.message.clone()),
         ("roll-out", rollout),
         ("active", running),
-        ("placed", placed(workload)),
+        ("placed", placed_summary(workload)),
         ("leaving", leaving),
         ("next attempt", status.backs_off_until.map(age).unwrap_or_default()),
     ]);
@@ -184,23 +184,52 @@ pub(crate) fn refusal(reason: &Degraded) -> Option<String> {
     Some(draw_refusals(std::slice::from_ref(refusal), &Advice::none()))
 }
 
+/// A slot of a workload.
+enum SlotRow<'a> {
+    Taken(&'a Member),
+    Empty(&'a Workload, u32),
+}
+
+impl SlotRow<'_> {
+    fn key(&self) -> (i64, u32) {
+        match self {
+            Self::Taken(member) => (member.revision, member.slot),
+            Self::Empty(workload, slot) => (workload.revision, *slot),
+        }
+    }
+
+    fn member(&self) -> Option<&Member> {
+        match self {
+            Self::Taken(member) => Some(member),
+            Self::Empty(..) => None,
+        }
+    }
+
+    fn class(&self) -> Cell {
+        match self {
+            Self::Taken(member) => class(member),
+            Self::Empty(workload, slot) => empty_class(workload, *slot),
+        }
+    }
+}
+
 /// Members by slot, and empty slots.
 fn slots(workload: &Workload, members: &[Member], wide: bool) -> Table {
-    let columns = [">SLOT", ">REVISION", "CLASS", ">COST", "STATE", "NODE", "AGE"];
-    let mut table = Table::new(&columns);
-    if wide {
-        table.column("INSTANCE");
-    }
-    let taken =
-        members.iter().map(|member| ((member.revision, member.slot), member_row(member, wide)));
-    let empty = empty_slots(workload, members);
-    let empty = empty.map(|slot| ((workload.revision, slot), empty_row(workload, slot, wide)));
-    let mut rows: Vec<_> = taken.chain(empty).collect();
-    rows.sort_by_key(|(place, _)| *place);
-    for (_, row) in rows {
-        table.row(row);
-    }
-    table
+    let taken = members.iter().map(SlotRow::Taken);
+    let empty = empty_slots(workload, members).map(|slot| SlotRow::Empty(workload, slot));
+    let mut rows: Vec<SlotRow<'_>> = taken.chain(empty).collect();
+    rows.sort_by_key(SlotRow::key);
+    let columns = columns![row: SlotRow<'_>;
+        ">SLOT" => row.key().1,
+        ">REVISION" => row.key().0,
+        "CLASS" => row.class(),
+        ">COST" => row.member().map(|member| member.deletion_cost),
+        "STATE" => row.member().map_or_else(|| Cell::with_tone("empty", Tone::Warn), state),
+        "NODE" => or_dash(row.member().and_then(|member| Some(member.node.as_ref()?.as_str()))),
+        "AGE" => row.member().map(|member| age(member.since)),
+        "+INSTANCE" => row.member().map(|member| member.instance.to_string()),
+    ];
+    Table::of(&rows, wide, columns)
 }
 
 /// Slots of the current revision without a member.
@@ -215,65 +244,43 @@ fn empty_slots(workload: &Workload, members: &[Member]) -> impl Iterator<Item = 
     (0..replicas).filter(move |slot| !is_taken(*slot)).take(MAX_EMPTY)
 }
 
-fn empty_row(workload: &Workload, slot: u32, wide: bool) -> Vec<Cell> {
+/// The capacity type of an empty slot.
+fn empty_class(workload: &Workload, slot: u32) -> Cell {
     let spec = &workload.spec;
     // The rule does not apply to a template that has a capacity type of its own.
     let rule = spec.capacity.filter(|_| spec.template.capacity_type.is_none());
     let class = rule.and_then(|rule| slot_class(&rule, spec.replicas, slot));
-    let mut row = vec![
-        slot.to_string().into(),
-        workload.revision.to_string().into(),
-        class.map_or_else(dash, |class| class.name().into()),
-        dash(),
-        Cell::toned("empty", Tone::Warn),
-        dash(),
-        dash(),
-    ];
-    row.extend(wide.then(dash));
-    row
+    class.map_or_else(dash, |class| class.name().into())
 }
 
 /// The capacity type of a member's slot, and of its node where that differs.
 fn class(member: &Member) -> Cell {
     match member.wants {
         Some(wants) if wants != member.on => {
-            Cell::toned(format!("{} on {}", wants.name(), member.on.name()), Tone::Warn)
+            Cell::with_tone(format!("{} on {}", wants.name(), member.on.name()), Tone::Warn)
         }
         Some(wants) => wants.name().into(),
-        None => Cell::toned(member.on.name(), Tone::Dim),
+        None => Cell::with_tone(member.on.name(), Tone::Dim),
     }
 }
 
 fn state(member: &Member) -> Cell {
     if member.handed_over && member.state != ClaimState::Releasing {
-        return Cell::toned("being replaced", Tone::Dim);
+        return Cell::with_tone("being replaced", Tone::Dim);
     }
     claim_state(member.state)
 }
 
-fn member_row(member: &Member, wide: bool) -> Vec<Cell> {
-    let mut row = vec![
-        member.slot.to_string().into(),
-        member.revision.to_string().into(),
-        class(member),
-        member.deletion_cost.to_string().into(),
-        state(member),
-        or_dash(member.node.as_ref().map(|node| node.as_str())),
-        age(member.since).into(),
+impl Resource for Member {
+    const KIND: &'static str = "member";
+    const COLUMNS: &'static [Column<Self>] = columns![member;
+        "INSTANCE" => member.instance.to_string(),
+        ">SLOT" => member.slot,
+        ">REVISION" => member.revision,
+        "CLASS" => class(member),
+        ">COST" => member.deletion_cost,
+        "STATE" => state(member),
+        "NODE" => or_dash(member.node.as_ref().map(|node| node.as_str())),
+        "AGE" => age(member.since),
     ];
-    if wide {
-        row.push(member.instance.to_string().into());
-    }
-    row
-}
-
-/// Members by instance.
-pub(crate) fn members(members: &[Member]) -> Table {
-    let columns = ["INSTANCE", ">SLOT", ">REVISION", "CLASS", ">COST", "STATE", "NODE", "AGE"];
-    let mut table = Table::new(&columns);
-    for member in members {
-        let instance = Cell::from(member.instance.to_string());
-        table.row(std::iter::once(instance).chain(member_row(member, false)));
-    }
-    table
 }

@@ -152,7 +152,7 @@ async fn history(session: &Session, arg: &WorkloadArg) -> CmdResult {
     revisions.extend(decode_all::<PastRevision>(&page.items)?);
     let mut table = Table::new(&[">REVISION", "", "RELEASE", "IMAGE", "EACH", "CHANGED"]);
     for (place, one) in revisions.iter().enumerate() {
-        let is_now = if place == 0 { Cell::toned("current", Tone::Good) } else { "".into() };
+        let is_now = if place == 0 { Cell::with_tone("current", Tone::Good) } else { "".into() };
         table.row([
             one.revision.to_string().into(),
             is_now,
@@ -171,5 +171,5 @@ fn changed_fields(one: &PastRevision, before: Option<&PastRevision>) -> Cell {
     let Some(before) = before else { return dash() };
     let fields = diff::fields(before, one).into_iter().filter(|field| field.field != "revision");
     let names: Vec<String> = fields.map(|field| field.field.replacen("template.", "", 1)).collect();
-    if names.is_empty() { Cell::toned("restart", Tone::Dim) } else { names.join(", ").into() }
+    if names.is_empty() { Cell::with_tone("restart", Tone::Dim) } else { names.join(", ").into() }
 }

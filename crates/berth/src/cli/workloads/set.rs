@@ -11,9 +11,8 @@ use clap::Args;
 use super::diff::Change;
 use super::wait::Wait;
 use super::{Key, print_change};
-use crate::cli::place::file;
 use crate::cli::place::flags::InstanceFlags;
-use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, decode};
+use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, decode, file};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -169,16 +168,7 @@ impl SetArgs {
                     "the number of replicas; or --caller-managed if you create the members",
                 ));
             }
-            None => NewWorkload {
-                replicas: None,
-                process: None,
-                template,
-                pools: Vec::new(),
-                release: None,
-                capacity: None,
-                rolling: Rolling::default(),
-                paused: false,
-            },
+            None => NewWorkload { template, ..NewWorkload::default() },
         };
         if self.caller_managed || self.replicas.is_some() {
             new.replicas = self.replicas;

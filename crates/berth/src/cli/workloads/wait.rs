@@ -37,16 +37,16 @@ fn is_done(workload: &Workload) -> bool {
     status.rollout.complete && (settled || workload.spec.replicas.is_none())
 }
 
-/// Waits until the roll-out of this version or a later one is complete; forever without a limit.
+/// Waits until the roll-out of this version or a later one is complete; without a limit, indefinitely.
 pub(crate) async fn until_complete(
     session: &Session,
     which: &super::Key,
     version: i64,
     limit_s: Option<u32>,
 ) -> CmdResult<WaitResult> {
-    let (path, out) = (which.path(), &session.out);
-    let bar = out.spinner(&format!("{which}: waiting"));
-    let (started, mut printed) = (tokio::time::Instant::now(), String::new());
+    let path = which.path();
+    let mut progress = session.out.progress(&format!("{which}: waiting"));
+    let started = tokio::time::Instant::now();
     loop {
         let over =
             limit_s.is_some_and(|limit| started.elapsed() >= Duration::from_secs(u64::from(limit)));
@@ -54,24 +54,15 @@ pub(crate) async fn until_complete(
             Ok(raw) => raw,
             // Roll-outs continue after a restart of the server.
             Err(ClientError::Unreachable { .. } | ClientError::Transport(_)) if !over => {
-                bar.set_message("the server does not answer");
+                progress.interrupt("the server does not answer");
                 tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
         let workload: Workload = decode(&raw)?;
-        let status = &workload.status;
-        let line = format!("{which}: {}", status.message);
-        if line != printed {
-            // Without a terminal, each step is a line.
-            if bar.is_hidden() {
-                out.note(&line);
-            } else {
-                bar.set_message(line.clone());
-            }
-            printed = line;
-        }
+        let line = format!("{which}: {}", workload.status.message);
+        progress.update(&line, &line);
         let failure = if workload.version >= version && is_done(&workload) {
             None
         } else {
@@ -85,7 +76,7 @@ pub(crate) async fn until_complete(
                 some => some,
             }
         };
-        bar.finish_and_clear();
+        progress.finish();
         return Ok(WaitResult { raw, failure });
     }
 }
@@ -118,7 +109,9 @@ fn timed_out(workload: &Workload, limit_s: Option<u32>) -> Failure {
         format!("{which} is degraded after {after}: {}: {}", reason.code, print::why(reason));
     let failure = Failure::new(Exit::Refused, line.clone());
     match print::refusal(reason) {
-        Some(drawing) => failure.drawn(format!("{} {line}\n\n{drawing}", paint(BAD, "error:"))),
+        Some(drawing) => {
+            failure.with_drawing(format!("{} {line}\n\n{drawing}", paint(BAD, "error:")))
+        }
         None => failure.remedy(format!("show details with: berth workloads status {which}")),
     }
 }

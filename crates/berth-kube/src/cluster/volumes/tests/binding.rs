@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_bound_volume_keeps_its_pod_where_its_affinity_says() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     world.local("v1", "n1", "10Gi");
     world.bound_claim("data", "local", "v1");
     let web = pod("web", &["data"]);
@@ -22,7 +22,7 @@ fn old_zone_labels_of_a_volume_bind_it_to_those_zones() {
     let n_a = node("n1", "a");
     let no_zone = Node::read(&read(json!({"metadata": {"name": "n3"}})));
     for label in ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"] {
-        let mut world = World::new();
+        let mut world = TestVolumes::new();
         world.volume("v1", "disk", "10Gi", &json!({"metadata": {"labels": {label: "a__b"}}}));
         world.bound_claim("data", "disk", "v1");
         let web = pod("web", &["data"]);
@@ -35,7 +35,7 @@ fn old_zone_labels_of_a_volume_bind_it_to_those_zones() {
 
 #[test]
 fn an_unbound_claim_takes_the_smallest_volume_that_fits_and_then_the_first_name() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     for (name, size) in [("v5", "5Gi"), ("v40", "40Gi"), ("v20b", "20Gi"), ("v20a", "20Gi")] {
         world.local(name, "n1", size);
@@ -49,8 +49,8 @@ fn an_unbound_claim_takes_the_smallest_volume_that_fits_and_then_the_first_name(
 }
 
 #[test]
-fn a_volume_that_is_smaller_than_asked_is_not_taken() {
-    let mut world = World::new();
+fn a_volume_that_is_smaller_than_requested_is_not_used() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "9Gi");
     world.claim("data", "local", &json!({}));
@@ -128,7 +128,7 @@ fn a_volume_must_match_in_class_mode_access_labels_and_state() {
         ),
     ];
     for (name, claim, volume, expected) in cases {
-        let mut world = World::new();
+        let mut world = TestVolumes::new();
         world.claim("data", "local", &claim);
         world.volume("v1", "local", "10Gi", &volume);
         assert_eq!(world.verdict(&pod("web", &["data"]), &n1), expected, "{name}");
@@ -136,8 +136,8 @@ fn a_volume_must_match_in_class_mode_access_labels_and_state() {
 }
 
 #[test]
-fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_free() {
-    let mut world = World::new();
+fn a_volume_that_names_the_claim_is_preferred_to_a_smaller_free_one() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("small", "n1", "10Gi");
     world.local("small2", "n2", "10Gi");
@@ -149,12 +149,12 @@ fn a_volume_that_names_the_claim_is_the_one_it_gets_even_if_a_smaller_one_is_fre
 }
 
 #[test]
-fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_others() {
+fn a_volume_that_names_the_claim_and_does_not_satisfy_it_does_not_exclude_others() {
     let for_data = json!({"spec": {"claimRef": {"namespace": "prod", "name": "data"}}});
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     for (size, more) in [("9Gi", json!({})), ("10Gi", going)] {
-        let mut world = World::new();
+        let mut world = TestVolumes::new();
         world.volume("kept", "local", size, &with(for_data.clone(), &more));
         world.local("v1", "n1", "40Gi");
         world.claim("data", "local", &json!({}));
@@ -163,8 +163,8 @@ fn a_volume_that_names_the_claim_and_cannot_serve_it_does_not_keep_it_from_other
 }
 
 #[test]
-fn of_two_pods_that_race_for_one_volume_the_second_is_refused_and_release_gives_it_back() {
-    let mut world = World::new();
+fn of_two_pods_that_need_one_volume_the_second_is_refused_until_the_first_is_released() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.local("v1", "n1", "10Gi");
     world.claim("a", "local", &json!({}));
@@ -191,7 +191,7 @@ fn of_two_pods_that_race_for_one_volume_the_second_is_refused_and_release_gives_
 
 #[test]
 fn two_claims_of_one_pod_take_two_volumes() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["big", "small"]), node("n1", "a"));
     world.claim("big", "local", &json!({"spec": {"resources": {"requests": {"storage": "20Gi"}}}}));
     world.claim("small", "local", &json!({}));
@@ -203,7 +203,7 @@ fn two_claims_of_one_pod_take_two_volumes() {
 
 #[test]
 fn two_pods_that_share_a_claim_share_the_decision_until_both_are_gone() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     world.local("v1", "n1", "10Gi");
     world.local("v2", "n2", "10Gi");
@@ -226,7 +226,7 @@ fn a_volume_stays_taken_while_claim_and_volume_are_seen_bound_one_after_the_othe
         "status": {"phase": "Bound"}});
     let bound = with(on("kubernetes.io/hostname", "n1"), &bound);
     for claim_first in [true, false] {
-        let mut world = World::new();
+        let mut world = TestVolumes::new();
         world.local("v1", "n1", "10Gi");
         world.claim("data", "local", &json!({}));
         world.claim("rest", "local", &json!({}));
@@ -249,8 +249,8 @@ fn a_volume_stays_taken_while_claim_and_volume_are_seen_bound_one_after_the_othe
 }
 
 #[test]
-fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
-    let mut world = World::new();
+fn a_claim_whose_chosen_volume_was_taken_is_decided_again() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "10Gi");
     world.local("v2", "n1", "20Gi");
@@ -266,8 +266,8 @@ fn a_volume_that_another_claim_got_meanwhile_leaves_the_claim_to_look_again() {
 }
 
 #[test]
-fn a_claim_that_is_created_again_owes_nothing_to_its_predecessor() {
-    let mut world = World::new();
+fn a_recreated_claim_does_not_inherit_decisions() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v1", "n1", "10Gi");
     world.claim("data", "local", &json!({}));
@@ -280,7 +280,7 @@ fn a_claim_that_is_created_again_owes_nothing_to_its_predecessor() {
 
 #[test]
 fn a_pod_that_is_seen_bound_where_it_was_reserved_keeps_its_decision() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.local("v1", "n1", "10Gi");
     world.claim("data", "local", &json!({}));
@@ -292,7 +292,7 @@ fn a_pod_that_is_seen_bound_where_it_was_reserved_keeps_its_decision() {
 
 #[test]
 fn a_volume_whose_affinity_has_alternatives_is_found_from_each() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let term = |key: &str, value: &str| json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
     let terms =
         json!([term("kubernetes.io/hostname", "n1"), term("topology.kubernetes.io/zone", "b")]);
@@ -308,8 +308,8 @@ fn a_volume_whose_affinity_has_alternatives_is_found_from_each() {
 }
 
 #[test]
-fn what_was_decided_for_a_bound_pod_outlives_it_until_it_is_seen() {
-    let mut world = World::new();
+fn a_decision_for_a_bound_pod_stands_until_the_watch_shows_it() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.local("v1", "n1", "10Gi");
     world.claim("data", "local", &json!({}));
@@ -330,7 +330,7 @@ fn what_was_decided_for_a_bound_pod_outlives_it_until_it_is_seen() {
 
 #[test]
 fn a_pod_that_is_put_back_where_it_was_keeps_the_volume_of_its_plan() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.local("v20", "n1", "20Gi");
     world.claim("data", "local", &json!({}));

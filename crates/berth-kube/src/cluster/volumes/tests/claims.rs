@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn a_pod_without_claims_asks_nothing() {
-    let mut world = World::new();
+fn a_pod_without_claims_has_no_requirements() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &[]), node("n1", "a"));
     assert!(world.0.prepare(&web).is_ok_and(|it| it.is_empty()));
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(VolumePlan::default()));
@@ -48,7 +48,7 @@ fn a_claim_that_cannot_be_used_says_why_and_names_itself() {
         ),
     ];
     for (claim, code, text) in cases {
-        let mut world = World::new();
+        let mut world = TestVolumes::new();
         if let Some((class, more)) = claim {
             world.claim("data", class, &more);
         }
@@ -60,7 +60,7 @@ fn a_claim_that_cannot_be_used_says_why_and_names_itself() {
 
 #[test]
 fn a_claim_bound_to_a_volume_that_is_gone_is_refused() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     world.bound_claim("data", "disk", "v1");
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     assert_eq!(world.verdict(&web, &n1), Err("volume_missing"));
@@ -72,7 +72,7 @@ fn a_claim_bound_to_a_volume_that_is_gone_is_refused() {
 
 #[test]
 fn a_bound_claim_needs_no_class() {
-    let mut world = World::default();
+    let mut world = TestVolumes::default();
     world.volume("v1", "", "10Gi", &json!({}));
     world.bound_claim("data", "gone", "v1");
     assert_eq!(world.verdict(&pod("web", &["data"]), &node("n1", "a")), Ok(()));
@@ -80,7 +80,7 @@ fn a_bound_claim_needs_no_class() {
 
 #[test]
 fn the_old_annotation_for_the_class_comes_before_the_field() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let old =
         json!({"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "disk"}}});
     world.claim("data", "now", &old);
@@ -89,7 +89,7 @@ fn the_old_annotation_for_the_class_comes_before_the_field() {
 
 #[test]
 fn a_claim_for_one_pod_is_refused_to_the_second_until_the_first_goes() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     world.claim("data", "disk", &json!({"spec": {"accessModes": ["ReadWriteOncePod"]}}));
     let (first, second) = (pod("first", &["data"]), pod("second", &["data"]));
@@ -109,7 +109,7 @@ fn a_claim_for_one_pod_is_refused_to_the_second_until_the_first_goes() {
 
 #[test]
 fn a_claim_for_one_pod_is_in_use_by_a_pod_that_was_found_bound() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     // The pod is seen before its claim.
     world.0.reserve(&bound_pod("first", "n1", &["data"]), &n1);
@@ -118,8 +118,8 @@ fn a_claim_for_one_pod_is_in_use_by_a_pod_that_was_found_bound() {
 }
 
 #[test]
-fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
-    let mut world = World::new();
+fn a_claim_of_an_earlier_pods_ephemeral_volume_is_rejected() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     let web = pod("web-0", &["web-0-scratch"]);
     world.claim("web-0-scratch", "disk", &owned_by("the one before"));
@@ -132,8 +132,8 @@ fn a_claim_that_a_predecessors_own_volume_made_is_not_the_pods() {
 }
 
 #[test]
-fn only_what_may_let_a_pod_fit_is_news() {
-    let mut world = World::new();
+fn only_what_may_let_a_pod_fit_counts_as_a_change() {
+    let mut world = TestVolumes::new();
     assert!(world.0.take_changed());
     assert!(!world.0.take_changed());
     world.claim("data", "disk", &json!({}));

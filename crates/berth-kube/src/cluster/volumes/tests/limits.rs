@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn limit(world: &mut World, node: &str, count: Option<i32>) {
+fn limit(world: &mut TestVolumes, node: &str, count: Option<i32>) {
     let driver = json!({"name": "disk.csi", "nodeID": node, "topologyKeys": [],
         "allocatable": {"count": count}});
     let node = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
@@ -10,7 +10,7 @@ fn limit(world: &mut World, node: &str, count: Option<i32>) {
 }
 
 /// A claim that is bound to a volume of the driver with this handle.
-fn attached(world: &mut World, claim: &str, handle: &str) {
+fn attached(world: &mut TestVolumes, claim: &str, handle: &str) {
     let volume = format!("{claim}-volume");
     let csi = json!({"spec": {"csi": {"driver": "disk.csi", "volumeHandle": handle}}});
     world.volume(&volume, "disk", "10Gi", &csi);
@@ -18,8 +18,8 @@ fn attached(world: &mut World, claim: &str, handle: &str) {
 }
 
 #[test]
-fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
-    let mut world = World::new();
+fn a_node_takes_no_more_volumes_of_a_driver_than_its_attach_limit() {
+    let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     limit(&mut world, "n1", Some(2));
     for claim in ["a", "b", "c"] {
@@ -37,7 +37,7 @@ fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
 
 #[test]
 fn a_volume_that_is_attached_for_another_pod_counts_once() {
-    let mut world = World::new();
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(1));
     attached(&mut world, "a", "shared");
@@ -54,8 +54,8 @@ fn a_volume_that_is_attached_for_another_pod_counts_once() {
 }
 
 #[test]
-fn volumes_that_are_yet_to_be_made_count_and_count_once_when_they_are() {
-    let mut world = World::new();
+fn volumes_to_be_provisioned_count_once_before_and_after() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(2));
     for claim in ["a", "b", "c"] {
@@ -77,7 +77,7 @@ fn volumes_that_are_yet_to_be_made_count_and_count_once_when_they_are() {
 
 #[test]
 fn pods_that_were_found_before_their_claims_volumes_and_classes_count_when_those_are_seen() {
-    let mut world = World::default();
+    let mut world = TestVolumes::default();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(2));
     world.0.reserve(&bound_pod("one", "n1", &["a"]), &n1);
@@ -90,8 +90,8 @@ fn pods_that_were_found_before_their_claims_volumes_and_classes_count_when_those
 }
 
 #[test]
-fn a_pod_that_adds_no_volume_goes_where_the_limit_is_passed_already() {
-    let mut world = World::new();
+fn a_pod_that_adds_no_volume_fits_where_the_limit_is_already_exceeded() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     attached(&mut world, "a", "a");
     attached(&mut world, "b", "b");
@@ -104,8 +104,8 @@ fn a_pod_that_adds_no_volume_goes_where_the_limit_is_passed_already() {
 }
 
 #[test]
-fn limits_are_looked_at_as_if_some_pods_were_gone() {
-    let mut world = World::new();
+fn limits_can_be_checked_as_if_some_pods_were_gone() {
+    let mut world = TestVolumes::new();
     let n1 = node("n1", "a");
     limit(&mut world, "n1", Some(1));
     attached(&mut world, "a", "a");
@@ -121,8 +121,8 @@ fn limits_are_looked_at_as_if_some_pods_were_gone() {
 }
 
 #[test]
-fn a_limit_that_goes_is_news() {
-    let mut world = World::new();
+fn a_removed_limit_counts_as_a_change() {
+    let mut world = TestVolumes::new();
     limit(&mut world, "n1", Some(1));
     world.0.take_changed();
     limit(&mut world, "n1", Some(1));

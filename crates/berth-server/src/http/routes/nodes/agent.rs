@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
     Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ReportedInstance,
@@ -19,7 +18,7 @@ use berth_ledger::{
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
 
-use crate::http::extract::{OptionalJson, Path};
+use crate::http::extract::{OptionalJson, Path, RequestContext};
 use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -39,8 +38,7 @@ const BOOTS: usize = 8;
     request_body = Heartbeat,
     responses((status = 200, description = "Received.", body = HeartbeatResponse)))]
 pub(super) async fn heartbeat(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     OptionalJson(beat): OptionalJson<Heartbeat>,
 ) -> Answer<axum::Json<HeartbeatResponse>> {
@@ -55,8 +53,7 @@ pub(super) async fn heartbeat(
     }
     let (state, generation) = known(&control, &node)?;
     let at = control.now();
-    control.heartbeats.note(&node, at.as_second());
-    control.catalog.heard(&node, at.as_second());
+    control.record_heartbeat(&node, at.as_second());
     if state == NodeState::Lost {
         let (node, state) = (node.clone(), NodeState::Active);
         control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
@@ -78,7 +75,7 @@ pub(super) async fn heartbeat(
     }
     control.wait_for_read_your_writes().await;
     let (state, generation) = known(&control, &node)?;
-    let next_s = control.settings.load().heartbeat_every.as_secs();
+    let next_s = control.lifecycle.settings().heartbeat_every.as_secs();
     Ok(axum::Json(HeartbeatResponse {
         at,
         state,
@@ -86,8 +83,8 @@ pub(super) async fn heartbeat(
         next_s: u32::try_from(next_s).unwrap_or(u32::MAX),
         reported,
         assignments: list(&control, &node)?.assignments,
-        volume_moves: control.volume_moves.tasks(&node),
-        migrations: control.migrations.tasks(&control.catalog.read(), &node),
+        volume_moves: control.moves.volume_moves.tasks(&node),
+        migrations: control.moves.migrations.tasks(&control.catalog.read(), &node),
     }))
 }
 
@@ -232,7 +229,7 @@ impl ObservedClaim {
 
 /// The steps that a report implies for a claim; none when it reports what is known.
 fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
-    let told = reason;
+    let reported = reason;
     let advance = |step: Step| {
         Op::Advance(Advance { key: claim.key, tenant: None, fence: claim.fence, step })
     };
@@ -243,7 +240,7 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
             tenant: None,
             fence: Some(claim.fence),
             confirmed: true,
-            reason: Text::from(told.unwrap_or(reason)),
+            reason: Text::from(reported.unwrap_or(reason)),
         })
     };
     match (state, claim.state) {
@@ -333,8 +330,7 @@ async fn adopt(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "All instances assigned to the node.", body = AssignmentList)))]
 pub(super) async fn assignments(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<AssignmentList>> {
     control.node_for(&caller, &node)?;
@@ -349,8 +345,7 @@ pub(super) async fn assignments(
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "A stream of lists.", content_type = "text/event-stream", body = String)))]
 pub(super) async fn stream(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
     control.node_for(&caller, &node)?;
@@ -362,7 +357,7 @@ pub(super) async fn stream(
         futures_util::stream::unfold(state, |(control, node, mut changes, first)| async move {
             if !first {
                 tokio::select! {
-                    () = control.stopping.cancelled() => return None,
+                    () = control.lifecycle.stopping().cancelled() => return None,
                     changed = changes.changed() => changed.ok()?,
                 }
             }

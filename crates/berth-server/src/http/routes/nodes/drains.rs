@@ -9,7 +9,7 @@ use berth_engine::NodeId;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{end_drain, read, tagged};
-use crate::http::extract::{IfMatch, OptionalJson, Path, Query};
+use crate::http::extract::{IfMatch, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -64,8 +64,7 @@ fn check(request: &DrainNode) -> Answer<()> {
     request_body = DrainNode,
     responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn begin(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(request): OptionalJson<DrainNode>,
@@ -114,8 +113,7 @@ pub(super) async fn get(
     ),
     responses((status = 200, description = "The changed node.", body = Node)))]
 pub(super) async fn cancel(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<Response> {
@@ -134,8 +132,7 @@ pub(super) async fn cancel(
     request_body = ReclaimNotice,
     responses((status = 200, description = "The drain.", body = Drain)))]
 pub(super) async fn reclaim(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     OptionalJson(notice): OptionalJson<ReclaimNotice>,
 ) -> Answer<axum::Json<Drain>> {

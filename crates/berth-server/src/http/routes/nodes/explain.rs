@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use berth_api::units;
 use berth_api::{NodeExplanation, NodeInstance};
-use berth_engine::{Amounts, CheckError, InstanceId, InstanceRequest, NodeId, Timestamp};
+use berth_engine::{Amounts, CheckError, InstanceId, InstanceRequest, NodeId};
 use berth_ledger::{ClaimKey, Ledger};
 
-use crate::http::extract::Path;
+use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::claims;
 use crate::problem::{Answer, ApiError};
-use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
 use berth_control::placement::decision_id;
 use berth_control::{ControlPlane, clock::moment};
@@ -26,8 +24,7 @@ const MOST: usize = 500;
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "The instances on the node, with the decisions that placed them.", body = NodeExplanation)))]
 pub(super) async fn explain(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<axum::Json<NodeExplanation>> {
     control.node_for(&caller, &node)?;
@@ -86,12 +83,9 @@ fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<Stri
 
 /// What keeps the smallest instance off, by the function that decides.
 async fn obstacles(control: &ControlPlane, node: &NodeId) -> Vec<String> {
-    let node = node.clone();
-    let now = Timestamp(control.now().as_second());
     let probe =
         InstanceRequest::new(InstanceId::default(), "probe", Amounts::new(1, 1).with_disk(1));
-    let look = control.placer.look(move |mirror| mirror.engine().check(&probe, &node, now)).await;
-    match look {
+    match control.check_node(probe, node.clone()).await {
         Some(Err(CheckError::Removed { filter, code, evidence })) => {
             vec![format!("{filter} keeps even the smallest instance off ({code}): {evidence}")]
         }

@@ -1,9 +1,6 @@
 //! Nodes by the thousand: all of an import, or nothing.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
 use berth_api::units::{Rounding, parse_bandwidth, parse_cpu, parse_size};
@@ -12,7 +9,7 @@ use berth_engine::{Amounts, NodeFacts, Timestamp, TraitValue};
 use berth_ledger::{Answer as LedgerAnswer, Op, Outcome, Text};
 use http::{HeaderMap, StatusCode, header};
 
-use crate::http::extract::too_large;
+use crate::http::extract::{RequestContext, too_large};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -34,8 +31,7 @@ const ERRORS: usize = 100;
         (status = 422, description = "Invalid lines; nothing was imported.", body = ImportReport),
     ))]
 pub(super) async fn import(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer<Response> {

@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::HttpLimits;
-use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query};
+use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -68,7 +68,7 @@ fn account_of(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry)
     let policy = control.catalog.policy();
     let settings = policy.as_ref().map(|policy| policy.elastic().clone()).unwrap_or_default();
     let now = control.now().as_second();
-    berth_control::elastic::account(catalog, &control.migrations, &settings, entry, now)
+    berth_control::elastic::node_account(catalog, &control.moves.migrations, &settings, entry, now)
 }
 
 /// A node of the catalogue as callers see it.
@@ -85,7 +85,7 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
         used: used(entry),
         instances: entry.room.used.instances,
         account: account_of(control, catalog, entry),
-        evacuation: control.evacuations.of(&entry.facts.id),
+        evacuation: control.moves.evacuations.of(&entry.facts.id),
     }
 }
 
@@ -157,8 +157,7 @@ async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
     params(("node" = String, Path, description = "The node.")),
     responses((status = 200, description = "The node; its generation is its ETag.", body = Node)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
 ) -> Answer<Response> {
     control.node_for(&caller, &node)?;
@@ -179,8 +178,7 @@ async fn get(
         (status = 201, description = "Registered.", body = Node),
     ))]
 async fn put(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(facts): Json<NodeFacts>,
@@ -227,8 +225,7 @@ pub(super) async fn store(
     let heard = facts.heartbeat_at.0;
     let op = Op::PutNode { facts: Box::new(facts), expect };
     control.administer(caller, "node.put", subject, op).await?;
-    control.heartbeats.note(&node, heard);
-    control.catalog.heard(&node, heard);
+    control.record_heartbeat(&node, heard);
     Ok(known.is_none())
 }
 
@@ -252,8 +249,7 @@ pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
     request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn patch(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(changes): Json<serde_json::Value>,
@@ -310,14 +306,13 @@ fn merge(target: &mut serde_json::Value, patch: serde_json::Value) {
     ),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
 ) -> Answer<StatusCode> {
     read(&control, &node).await?;
     let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
-    let revision = control.drains.get(&node).map(|known| known.revision);
+    let revision = control.moves.drains.get(&node).map(|known| known.revision);
     control.administer(&caller, "node.remove", node.as_str(), op).await?;
     if let Some(revision) = revision {
         drain::remove(&control, &node, revision).await?;
@@ -339,7 +334,7 @@ async fn end_drain(
         None => node.to_string(),
     };
     // Read before the state changes: one that is started again in the meantime is another drain.
-    let revision = control.drains.get(node).map(|known| known.revision);
+    let revision = control.moves.drains.get(node).map(|known| known.revision);
     let op = Op::SetNodeState { node: node.clone(), state, expect: if_match.number()? };
     control.administer(caller, action, subject, op).await?;
     match revision {
@@ -372,8 +367,7 @@ async fn set_state(
     request_body = NodeStateChange,
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn cordon(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
@@ -393,8 +387,7 @@ async fn cordon(
     request_body = NodeStateChange,
     responses((status = 200, description = "The changed node.", body = Node)))]
 async fn uncordon(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,

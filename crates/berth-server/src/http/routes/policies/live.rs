@@ -9,7 +9,7 @@ use super::diff::changes;
 use super::find::{FoundPolicy, find};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
-use berth_control::policy_effects::{self, Extent};
+use berth_control::policy_effects::{self, ComparisonRange};
 
 /// How many of each kind are listed by default, and at most.
 const LISTED: usize = 100;
@@ -28,7 +28,7 @@ pub(super) async fn compare(
     let (from, to) = (resolve_policy(control, from).await?, resolve_policy(control, to).await?);
     let live = if live {
         let (from, to) = (policy(&from)?, policy(&to)?);
-        Some(policy_effects::compare(control, from, to, Extent { listed, after }).await?)
+        Some(policy_effects::compare(control, from, to, ComparisonRange { listed, after }).await?)
     } else {
         None
     };

@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{IfMatch, Json, Path, Query};
+use crate::http::extract::{IfMatch, Json, Path, Query, RequestContext};
 use crate::http::list::{PageQuery, first_page, invalid_cursor, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -85,8 +85,7 @@ async fn list(
         (status = 201, description = "Stored.", body = StoredPolicy),
     ))]
 async fn store(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     PolicyBody(policy): PolicyBody,
 ) -> Answer<Response> {
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
@@ -195,8 +194,7 @@ async fn get(
     ),
     responses((status = 200, description = "It is active.", body = StoredPolicy)))]
 async fn activate(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(policy): Path<String>,
     if_match: IfMatch,
 ) -> Answer<Response> {
@@ -235,8 +233,7 @@ async fn activate_policy(
     params(("If-Match" = Option<String>, Header, description = "The hash of the active policy, as it was read.")),
     responses((status = 200, description = "It is active again.", body = StoredPolicy)))]
 async fn rollback(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     if_match: IfMatch,
 ) -> Answer<Response> {
     let current = active_policy(&control).await?.map(|policy| policy.hash);

@@ -1,8 +1,5 @@
 //! `/v1/attachments`: sets of volumes that instances use together.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::response::Response;
 use berth_api::{Attachment, NewAttachment, Page};
 use berth_control::attachments::{self, AttachmentRecord};
@@ -12,12 +9,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check_name, stored};
-use crate::http::extract::{Json, Path, Query};
+use crate::http::extract::{Json, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::http::routes::{Routes, TenantQuery};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
-use berth_control::caller::Caller;
 use berth_control::placement::{Audience, tenant_for};
 
 /// Most volumes of one set.
@@ -50,8 +46,7 @@ list_query! {
 #[utoipa::path(get, path = "/v1/attachments", tag = "volumes", params(ListAttachmentsQuery),
     responses((status = 200, description = "Attachments.", body = Page<Attachment>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListAttachmentsQuery>,
 ) -> Answer<axum::Json<Page<Attachment>>> {
     let limit = page_limit(query.limit)?;
@@ -106,8 +101,7 @@ fn view(
     params(("id" = String, Path, description = "The attachment."), TenantQuery),
     responses((status = 200, description = "The attachment; without a home, its volumes are apart or gone.", body = Attachment)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
 ) -> Answer<axum::Json<Attachment>> {
@@ -131,8 +125,7 @@ async fn get(
         (status = 201, description = "Defined.", body = Attachment),
     ))]
 async fn put(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
     Json(new): Json<NewAttachment>,
@@ -184,8 +177,7 @@ fn check_volumes(volumes: &[String]) -> Answer<()> {
     params(("id" = String, Path, description = "The attachment."), TenantQuery),
     responses((status = 204, description = "Removed.")))]
 async fn remove(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
 ) -> Answer<StatusCode> {

@@ -1,8 +1,5 @@
 //! `/v1/groups`: which instances belong together, or apart.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{Group, NewGroup, Page};
 use berth_ledger::{Op, Text};
 use http::StatusCode;

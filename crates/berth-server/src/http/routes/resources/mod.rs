@@ -128,8 +128,7 @@ macro_rules! resource_routes {
             params(crate::http::list::PageQuery),
             responses((status = 200, description = $listed, body = berth_api::Page<$resource>)))]
         async fn list(
-            State(control): State<Arc<ControlPlane>>,
-            caller: Caller,
+            crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Query(query): Query<crate::http::list::PageQuery>,
         ) -> Answer<axum::Json<berth_api::Page<$resource>>> {
             <$resource as Resource>::list(&control, &caller, &query).await.map(axum::Json)
@@ -140,8 +139,7 @@ macro_rules! resource_routes {
             params(($key = String, Path, description = $about)),
             responses((status = 200, description = $found, body = $resource)))]
         async fn get(
-            State(control): State<Arc<ControlPlane>>,
-            caller: Caller,
+            crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
         ) -> Answer<axum::Json<$resource>> {
             super::get_resource(&control, &caller, &name).await.map(axum::Json)
@@ -156,8 +154,7 @@ macro_rules! resource_routes {
                 (status = 201, description = $created, body = $resource),
             ))]
         async fn put(
-            State(control): State<Arc<ControlPlane>>,
-            caller: Caller,
+            crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
             Json(spec): Json<$spec>,
         ) -> Answer<axum::response::Response> {
@@ -169,8 +166,7 @@ macro_rules! resource_routes {
             params(($key = String, Path, description = $about)),
             responses((status = 204, description = $removed)))]
         async fn remove(
-            State(control): State<Arc<ControlPlane>>,
-            caller: Caller,
+            crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
         ) -> Answer<http::StatusCode> {
             super::remove_resource::<$resource>(&control, &caller, &name).await

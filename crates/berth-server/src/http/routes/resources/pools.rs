@@ -1,8 +1,5 @@
 //! `/v1/pools`: ranges of addresses and numbers that claims take values from.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{NewPool, Page, Pool};
 use berth_ledger::{Op, Text};
 

@@ -1,8 +1,5 @@
 //! `/v1/quotas`: limits of tenants, and what they use of them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{Page, Quota, QuotaUse};
 use berth_ledger::{Op, Text};
 

@@ -1,19 +1,14 @@
 //! `/v1/environments/{env}/secrets`: which version of an environment's secrets there is.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::Secrets;
 use berth_ledger::{Op, Text};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::check_name;
-use crate::http::extract::{Json, Path};
+use crate::http::extract::{Json, Path, RequestContext};
 use crate::http::routes::Routes;
 use crate::problem::Answer;
-use berth_control::ControlPlane;
-use berth_control::caller::Caller;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(put))
@@ -27,8 +22,7 @@ pub(super) fn routes() -> Routes {
     request_body = Secrets,
     responses((status = 200, description = "As stated.", body = Secrets)))]
 async fn put(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(env): Path<String>,
     Json(secrets): Json<Secrets>,
 ) -> Answer<axum::Json<Secrets>> {

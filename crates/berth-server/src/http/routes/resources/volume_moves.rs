@@ -8,11 +8,10 @@ use berth_engine::NodeId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::http::extract::{Json, Path};
+use crate::http::extract::{Json, Path, RequestContext};
 use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
-use berth_control::caller::Caller;
 use berth_control::moves::volume;
 
 pub(super) fn routes() -> Routes {
@@ -28,8 +27,7 @@ pub(super) fn routes() -> Routes {
     request_body = MoveVolume,
     responses((status = 200, description = "The state of the move.", body = VolumeMove)))]
 async fn begin(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Json(request): Json<MoveVolume>,
 ) -> Answer<axum::Json<VolumeMove>> {
@@ -44,7 +42,7 @@ async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
-    let known = control.volume_moves.get(&id);
+    let known = control.moves.volume_moves.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
     Ok(axum::Json(volume::view(&id, &known.value)))
 }
@@ -56,8 +54,7 @@ async fn get(
     params(("id" = String, Path, description = "The volume.")),
     responses((status = 200, description = "Cancelled.", body = VolumeMove)))]
 async fn cancel(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> Answer<axum::Json<VolumeMove>> {
     Ok(axum::Json(volume::cancel(&control, &caller, &id).await?))
@@ -71,8 +68,7 @@ async fn cancel(
     request_body = VolumeMoveReport,
     responses((status = 200, description = "The state of the move.", body = VolumeMove)))]
 async fn report(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     Json(report): Json<VolumeMoveReport>,
 ) -> Answer<axum::Json<VolumeMove>> {

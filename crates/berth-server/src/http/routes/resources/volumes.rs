@@ -1,8 +1,5 @@
 //! `/v1/volumes`: local volumes and the nodes that hold them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{NewVolume, Page, Volume};
 use berth_ledger::{ClaimKey, Op, Text};
 
@@ -98,7 +95,7 @@ impl Resource for Volume {
             let value = Some(format!("{:?}", new.home.as_str()));
             return Err(ApiError::field("home", value, "a node that is registered"));
         }
-        if control.volume_moves.is_under_way(id) {
+        if control.moves.volume_moves.is_under_way(id) {
             let detail = format!("volume {id} is being moved to another node");
             let remedy = format!("wait, or cancel the move: berth volumes move {id} --cancel");
             return Err(ApiError::conflict("volume_moving", detail).remedy(remedy));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::response::Response;
 use berth_api::{
     ChangeRollout, NewWorkload, Page, PastRevision, RolloutAction, ScaleWorkload, Workload,
@@ -13,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{check, find, hidden, key_of, read, tagged};
-use crate::http::extract::{IfMatch, Json, Path};
+use crate::http::extract::{IfMatch, Json, Path, RequestContext};
 use crate::http::routes::Routes;
 use crate::problem::{Answer, ApiError};
 use berth_control::caller::Caller;
@@ -98,8 +97,7 @@ pub(super) async fn change(
     request_body = ScaleWorkload,
     responses((status = 200, description = "Changed, or unchanged.", body = Workload)))]
 async fn scale(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ScaleWorkload>,
@@ -127,8 +125,7 @@ async fn scale(
     request_body = ChangeRollout,
     responses((status = 200, description = "Changed, or unchanged.", body = Workload)))]
 async fn rollout(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ChangeRollout>,
@@ -187,8 +184,7 @@ fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
     ),
     responses((status = 200, description = "Earlier revisions.", body = Page<PastRevision>)))]
 async fn revisions(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<PastRevision>>> {
     let found = find(&control, &caller, &tenant, &name).await?;
@@ -205,8 +201,7 @@ async fn revisions(
     request_body = NewWorkload,
     responses((status = 204, description = "Valid: it could be stored.")))]
 async fn check_new(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
     Json(new): Json<NewWorkload>,
 ) -> Answer<StatusCode> {

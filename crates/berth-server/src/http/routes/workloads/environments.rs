@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::State;
 use berth_api::{Env, Page};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::view;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::http::routes::{Routes, TenantQuery};
 use crate::problem::{Answer, ApiError};
@@ -65,8 +64,7 @@ fn env(
 #[utoipa::path(get, path = "/v1/environments", tag = "workloads", params(ListEnvironmentsQuery),
     responses((status = 200, description = "Environments.", body = Page<Env>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListEnvironmentsQuery>,
 ) -> Answer<axum::Json<Page<Env>>> {
     let limit = page_limit(query.limit)?;
@@ -96,8 +94,7 @@ fn read_cursor(text: &str) -> Answer<(String, String)> {
     params(("env" = String, Path, description = "The environment."), TenantQuery),
     responses((status = 200, description = "The environment.", body = Env)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path(name): Path<String>,
     Query(query): Query<TenantQuery>,
 ) -> Answer<axum::Json<Env>> {

@@ -1,8 +1,5 @@
 //! The members of a workload: who sits where.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use berth_api::{ClaimState, Member, Page};
 use berth_engine::CapacityType;
 use berth_engine::workload::{OnChange, deletion_cost, slot_class};
@@ -10,15 +7,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::find;
-use crate::http::extract::Path;
+use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::Routes;
 use crate::problem::Answer;
-use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry};
+use berth_control::clock::moment;
 use berth_control::placement::Audience;
 use berth_control::workload::Definition;
 use berth_control::workloads::claims;
-use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(members))
@@ -34,8 +30,7 @@ pub(super) fn routes() -> Routes {
     ),
     responses((status = 200, description = "Members.", body = Page<Member>)))]
 async fn members(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<axum::Json<Page<Member>>> {
     let found = find(&control, &caller, &tenant, &name).await?;
@@ -61,7 +56,7 @@ fn member(
     claim: &ClaimEntry,
     sees_nodes: bool,
 ) -> Option<Member> {
-    let assigned = claim.seat?;
+    let assigned = claim.slot?;
     let slot = u32::try_from(assigned.slot).unwrap_or(u32::MAX);
     let node = catalog.nodes.get(&claim.node);
     let on = node.map_or(CapacityType::OnDemand, |node| node.facts.capacity_type);

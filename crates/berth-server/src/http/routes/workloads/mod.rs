@@ -8,7 +8,6 @@ mod view;
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use berth_api::{NewWorkload, Page, Workload};
 use berth_ledger::Text;
@@ -17,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::http::extract::{IfMatch, Json, Path, Query};
+use crate::http::extract::{IfMatch, Json, Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::problem::{Answer, ApiError};
 use berth_control::ControlPlane;
@@ -91,8 +90,7 @@ list_query! {
 #[utoipa::path(get, path = "/v1/workloads", tag = "workloads", params(ListWorkloadsQuery),
     responses((status = 200, description = "Workloads.", body = Page<Workload>)))]
 async fn list(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListWorkloadsQuery>,
 ) -> Answer<axum::Json<Page<Workload>>> {
     let limit = page_limit(query.limit)?;
@@ -138,8 +136,7 @@ fn read_cursor(text: &str) -> Answer<WorkloadKey> {
     ),
     responses((status = 200, description = "The workload; its version is its ETag.", body = Workload)))]
 async fn get(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<Response> {
     Ok(tagged(StatusCode::OK, &read(&control, &caller, &tenant, &name).await?))
@@ -162,8 +159,7 @@ async fn get(
         (status = 201, description = "Stored.", body = Workload),
     ))]
 async fn put(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(new): Json<NewWorkload>,
@@ -200,8 +196,7 @@ async fn put(
         (status = 202, description = "Its members are being released.", body = Workload),
     ))]
 async fn remove(
-    State(control): State<Arc<ControlPlane>>,
-    caller: Caller,
+    RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
 ) -> Answer<Response> {
     find(&control, &caller, &tenant, &name).await?;
@@ -212,7 +207,7 @@ async fn remove(
         Ok(now.changed(|next| next.body.deleting = true))
     })
     .await?;
-    if berth_control::workloads::forget_workload(&control, &key).await? {
+    if berth_control::workloads::remove_workload(&control, &key).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     match read(&control, &caller, &tenant, &name).await {

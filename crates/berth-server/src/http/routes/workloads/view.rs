@@ -10,21 +10,21 @@ use berth_control::workloads::{HostContext, Hosts, status};
 /// A workload with its status.
 pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience) -> Workload {
     let mut members = Vec::new();
-    let deaths = {
+    let crashes = {
         let catalog = control.catalog.read();
         Hosts::new(&catalog, HostContext::of(control)).collect(found, &mut members);
-        catalog.deaths.get(&found.key).copied()
+        catalog.crashes.get(&found.key).copied()
     };
     let degraded = control.degraded.get(&found.key).map(|it| seen_by(&it.value, audience));
     let now = control.now();
-    status::view(found, status::Seen { members: &members, degraded, deaths, now })
+    status::view(found, status::StatusInput { members: &members, degraded, crashes, now })
 }
 
 /// What is wrong, without what the caller may not see.
 fn seen_by(degraded: &Degraded, audience: &Audience) -> Degraded {
-    let mut seen = degraded.clone();
-    let refusal = seen.refusal.take().map(|refusal| vec![*refusal]);
+    let mut visible = degraded.clone();
+    let refusal = visible.refusal.take().map(|refusal| vec![*refusal]);
     let refusal = refusal.and_then(|refusal| audience.refusals(refusal).pop());
-    seen.refusal = refusal.map(Box::new);
-    seen
+    visible.refusal = refusal.map(Box::new);
+    visible
 }

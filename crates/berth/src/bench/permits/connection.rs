@@ -24,7 +24,7 @@ impl HttpConnection {
     }
 
     /// Sends a request as it is and waits for its answer: status and body.
-    pub(super) async fn ask(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
+    pub(super) async fn send(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
         self.stream.write_all(request).await?;
         self.read.clear();
         let (status, body, length) = loop {

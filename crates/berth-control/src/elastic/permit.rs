@@ -1,27 +1,27 @@
-//! Asking for a permit, and how the answer is told.
+//! Requests for permits, and their answers.
 
 use berth_api::{AskPermit, Headroom, Permit};
 use berth_engine::elastic::{
     ElasticSettings, Grants, NodeElastic, PermitRequest, Size, WatermarkRule,
 };
 use berth_engine::{Elastic, InstanceId, NodeId};
-use berth_ledger::{Answer as Told, ClaimKey, Op, PermitAnswer, PermitOperation, Text};
+use berth_ledger::{Answer, ClaimKey, Op, PermitAnswer, PermitOperation, Text};
 
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::control_plane::unexpected;
 use crate::error::{ControlError, ControlResult};
 
-/// On whose word a permit is asked for.
+/// Who requests a permit, and in what way.
 #[derive(Clone, Debug, Default)]
-pub struct AskedBy {
+pub struct PermitCaller {
     /// The tenant, if one asks.
     pub tenant: Option<Text>,
     /// The node, if its agent asks: it knows nothing of instances elsewhere.
     pub node: Option<NodeId>,
-    /// Whether node names may be told.
+    /// Whether node names may be shown.
     pub sees_nodes: bool,
-    /// The compute unit that the agent goes by, if it brings its own.
+    /// The compute unit of the agent, if it has its own.
     pub unit: Option<Size>,
     /// Whether the agent takes any size: it is not held to multiples of the unit.
     pub any_size: bool,
@@ -29,48 +29,48 @@ pub struct AskedBy {
     pub rigid_while_moving: bool,
 }
 
-/// What holds for an instance, as far as this server knows it.
-struct Ground {
+/// What applies to an instance, as far as this server knows.
+struct ElasticContext {
     unit: Size,
     grants: Grants,
     watermark: WatermarkRule,
     elastic: Option<Elastic>,
 }
 
-/// Asks how large an instance may be. The answer is durable.
+/// Requests a size for an instance. The answer is durable.
 ///
 /// # Errors
-/// When it means nothing, or nobody knows what became of it.
-pub async fn ask(
+/// When the request is invalid, or its outcome is unknown.
+pub async fn request_permit(
     control: &ControlPlane,
-    by: AskedBy,
+    by: PermitCaller,
     instance: InstanceId,
     asked: &AskPermit,
 ) -> ControlResult<Permit> {
-    let wish = wish(asked)?;
-    let ground = ground(control, instance);
+    let wish = permit_request(asked)?;
+    let context = elastic_context(control, instance);
     let op = Op::Permit(PermitOperation {
         instance,
         tenant: by.tenant,
         node: by.node,
         fence: asked.fence,
         wish,
-        unit: by.unit.unwrap_or(ground.unit),
-        grants: ground.grants,
+        unit: by.unit.unwrap_or(context.unit),
+        grants: context.grants,
         whole_units: !by.any_size,
         rigid_while_moving: by.rigid_while_moving,
-        watermark: ground.watermark,
+        watermark: context.watermark,
     });
     match control.submit(op).await? {
-        Told::Permit(answer) => {
+        Answer::Permit(answer) => {
             let answer = (*answer)?;
             if answer.found_larger {
                 let granted = answer.permit.granted;
-                tracing::warn!(%instance, %granted, "an agent holds more than was recorded");
+                tracing::warn!(%instance, %granted, "agent holds more than was recorded");
             }
-            control.permit_cache.note(instance, answer.fence, answer.permit);
+            control.permits.cache.record(instance, answer.fence, answer.permit);
             control.metrics.permit(&answer);
-            Ok(view(control, instance, &answer, ground.elastic.as_ref(), (by.sees_nodes, true)))
+            Ok(view(control, instance, &answer, context.elastic.as_ref(), (by.sees_nodes, true)))
         }
         other => Err(unexpected(&other)),
     }
@@ -81,7 +81,7 @@ pub async fn ask(
 ///
 /// # Errors
 /// When there is no such instance, or it is not elastic.
-pub fn read(
+pub fn read_permit(
     control: &ControlPlane,
     claim: &ClaimEntry,
     (sees_nodes, signs): (bool, bool),
@@ -95,18 +95,18 @@ pub fn read(
         charged: claim.amounts,
         repeated: false,
         found_larger: false,
-        moving_to: control.migrations.target_of(claim.key.instance),
+        moving_to: control.moves.migrations.target_of(claim.key.instance),
     };
     let elastic = claim.request.elastic.as_ref();
     Some(view(control, claim.key.instance, &answer, elastic, (sees_nodes, signs)))
 }
 
 /// The largest number that a request may have: every reader of JSON can hold it.
-const MOST_SEQ: u64 = (1 << 53) - 1;
+const MAX_SEQ: u64 = (1 << 53) - 1;
 
-fn wish(asked: &AskPermit) -> ControlResult<PermitRequest> {
-    if let Some(seq) = asked.seq.filter(|seq| !(1..=MOST_SEQ).contains(seq)) {
-        let accepted = format!("1 to {MOST_SEQ}");
+fn permit_request(asked: &AskPermit) -> ControlResult<PermitRequest> {
+    if let Some(seq) = asked.seq.filter(|seq| !(1..=MAX_SEQ).contains(seq)) {
+        let accepted = format!("1 to {MAX_SEQ}");
         return Err(ControlError::field("seq", Some(seq.to_string()), &accepted));
     }
     Ok(PermitRequest {
@@ -131,10 +131,10 @@ fn load_milli(load: f64) -> ControlResult<u32> {
 
 /// What grants to an instance are multiples of, as far as this server knows.
 pub fn unit_of(control: &ControlPlane, instance: InstanceId) -> Size {
-    ground(control, instance).unit
+    elastic_context(control, instance).unit
 }
 
-fn ground(control: &ControlPlane, instance: InstanceId) -> Ground {
+fn elastic_context(control: &ControlPlane, instance: InstanceId) -> ElasticContext {
     let policy = control.catalog.policy();
     let fallback = ElasticSettings::default();
     let settings = policy.as_ref().map_or(&fallback, |policy| policy.elastic());
@@ -145,7 +145,7 @@ fn ground(control: &ControlPlane, instance: InstanceId) -> Ground {
         let on = node.map(|node| settings.on(&node.facts));
         (claim.and_then(|claim| claim.request.elastic.clone()), on)
     };
-    // An instance that this server has not heard of yet goes by what holds for all.
+    // For an instance that this server does not know yet, the general settings apply.
     let node = node.unwrap_or(NodeElastic {
         compute_unit: settings.compute_unit,
         watermark: settings.watermark,
@@ -153,7 +153,7 @@ fn ground(control: &ControlPlane, instance: InstanceId) -> Ground {
     });
     let unit =
         elastic.as_ref().map_or(node.compute_unit, |elastic| settings.unit_for(elastic, &node));
-    Ground { unit, grants: settings.grants, watermark: node.watermark, elastic }
+    ElasticContext { unit, grants: settings.grants, watermark: node.watermark, elastic }
 }
 
 fn view(
@@ -187,16 +187,16 @@ fn view(
         repeated: answer.repeated,
         found_larger: answer.found_larger,
         frozen: answer.moving_to.is_some(),
-        headroom: (is_headroom && signs).then(|| headroom(control, instance, answer)),
+        headroom: (is_headroom && signs).then(|| sign_headroom(control, instance, answer)),
     }
 }
 
-fn headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer) -> Headroom {
+fn sign_headroom(control: &ControlPlane, instance: InstanceId, answer: &PermitAnswer) -> Headroom {
     let up_to = answer.permit.granted.plus(answer.permit.headroom);
     let statement = format!(
         "berth-headroom-v1 {instance} {} {} {} {} {}",
         answer.node, answer.fence, answer.permit.seq, up_to.cpu_milli, up_to.memory_mib
     );
-    let (signature, key) = control.permit_signer.sign(&statement);
+    let (signature, key) = control.permits.signer.sign(&statement);
     Headroom { up_to, statement, signature, key }
 }

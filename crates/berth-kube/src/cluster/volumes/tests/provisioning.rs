@@ -2,21 +2,21 @@
 
 use super::*;
 
-fn capacity(world: &mut World, name: &str, zone: &str, more: &Value) {
+fn capacity(world: &mut TestVolumes, name: &str, zone: &str, more: &Value) {
     let base = json!({"metadata": {"name": name, "namespace": "storage"},
         "storageClassName": "disk",
         "nodeTopology": {"matchLabels": {"topology.kubernetes.io/zone": zone}}});
     world.0.put_csi_capacity(&read(with(base, more)));
 }
 
-fn driver(world: &mut World, measured: bool) {
+fn driver(world: &mut TestVolumes, measured: bool) {
     let driver = json!({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": measured}});
     world.0.put_csi_driver(&read(driver));
 }
 
 #[test]
-fn a_volume_is_made_where_none_is_free() {
-    let mut world = World::new();
+fn a_volume_is_provisioned_where_none_is_free() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.claim("data", "disk", &json!({}));
     assert_eq!(world.0.try_reserve(&web, &n1), Ok(makes(&["data"])));
@@ -26,8 +26,8 @@ fn a_volume_is_made_where_none_is_free() {
 }
 
 #[test]
-fn a_class_restricted_to_zones_makes_volumes_there_only() {
-    let mut world = World::new();
+fn a_class_restricted_to_zones_provisions_volumes_only_there() {
+    let mut world = TestVolumes::new();
     let zones = |values: &[&str]| {
         json!({"allowedTopologies": [{"matchLabelExpressions": [
             {"key": "topology.kubernetes.io/zone", "values": values}]}]})
@@ -47,8 +47,8 @@ fn a_class_restricted_to_zones_makes_volumes_there_only() {
 }
 
 #[test]
-fn a_claim_with_a_selector_gets_only_what_exists() {
-    let mut world = World::new();
+fn a_claim_with_a_selector_gets_only_existing_volumes() {
+    let mut world = TestVolumes::new();
     let (web, n1) = (pod("web", &["data"]), node("n1", "a"));
     world.claim("data", "disk", &json!({"spec": {"selector": {"matchLabels": {"tier": "fast"}}}}));
     assert_eq!(world.verdict(&web, &n1), Err("no_volume"));
@@ -57,8 +57,8 @@ fn a_claim_with_a_selector_gets_only_what_exists() {
 }
 
 #[test]
-fn a_claim_whose_volume_is_being_made_for_a_node_fits_there_only() {
-    let mut world = World::new();
+fn a_claim_whose_volume_is_being_provisioned_for_a_node_fits_only_there() {
+    let mut world = TestVolumes::new();
     let web = pod("web", &["data"]);
     let selected =
         json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n1"}}});
@@ -74,8 +74,8 @@ fn a_claim_whose_volume_is_being_made_for_a_node_fits_there_only() {
 }
 
 #[test]
-fn a_claim_that_is_to_be_made_for_one_pod_keeps_the_next_on_that_node() {
-    let mut world = World::new();
+fn a_claim_provisioned_for_one_pod_binds_the_next_pod_to_that_node() {
+    let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     world.claim("data", "disk", &json!({}));
     let (first, second) = (pod("first", &["data"]), pod("second", &["data"]));
@@ -87,8 +87,8 @@ fn a_claim_that_is_to_be_made_for_one_pod_keeps_the_next_on_that_node() {
 }
 
 #[test]
-fn a_pod_that_is_reserved_elsewhere_leaves_the_first_place() {
-    let mut world = World::new();
+fn a_pod_that_is_reserved_elsewhere_releases_its_first_reservation() {
+    let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     world.claim("data", "disk", &json!({}));
     let web = pod("web", &["data"]);
@@ -98,8 +98,8 @@ fn a_pod_that_is_reserved_elsewhere_leaves_the_first_place() {
 }
 
 #[test]
-fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
-    let mut world = World::new();
+fn reported_capacity_counts_if_the_driver_publishes_it() {
+    let mut world = TestVolumes::new();
     let web = pod("web", &["data"]);
     let (n1, n2) = (node("n1", "a"), node("n2", "b"));
     world.claim("data", "disk", &json!({}));
@@ -126,8 +126,8 @@ fn what_a_driver_can_still_make_counts_if_it_says_that_it_measures() {
 }
 
 #[test]
-fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
-    let mut world = World::new();
+fn only_a_capacity_that_grows_counts_as_a_change() {
+    let mut world = TestVolumes::new();
     capacity(&mut world, "a", "a", &json!({"capacity": "9Gi"}));
     world.0.take_changed();
     capacity(&mut world, "a", "a", &json!({"capacity": "8Gi"}));
@@ -147,8 +147,8 @@ fn a_capacity_that_grows_is_news_and_one_that_shrinks_or_goes_is_none() {
 }
 
 #[test]
-fn a_claim_whose_maker_gave_up_on_the_node_may_go_elsewhere() {
-    let mut world = World::new();
+fn a_claim_whose_provisioner_gave_up_on_the_node_may_go_elsewhere() {
+    let mut world = TestVolumes::new();
     let (n1, n2) = (node("n1", "a"), node("n2", "a"));
     let web = pod("web", &["data"]);
     world.claim("data", "disk", &json!({}));
