@@ -245,8 +245,8 @@ pub struct PlacedInstance {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<HeldValue>,
     /// Its slot, when it names a stored workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seat: Option<PlacedSlot>,
+    #[serde(alias = "seat", default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<PlacedSlot>,
 }
 
 /// A slot of a workload.

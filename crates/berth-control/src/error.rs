@@ -22,7 +22,7 @@ pub enum ErrorKind {
     Unprocessable,
     /// There is nothing of that name, or nothing that the caller may see.
     NotFound,
-    /// The present state forbids it.
+    /// It conflicts with the current state.
     Conflict,
     /// The object changed since the caller read it.
     Stale,
@@ -141,10 +141,10 @@ impl ControlError {
         Self::new(ErrorKind::NotFound, "not_found", "there is no such thing", detail)
     }
 
-    /// A change that the present state forbids.
+    /// A change that conflicts with the current state.
     #[must_use]
     pub fn conflict(code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Conflict, code, "the present state forbids it", detail)
+        Self::new(ErrorKind::Conflict, code, "conflict with the current state", detail)
     }
 
     /// The object changed since the caller read it.

@@ -76,6 +76,9 @@ impl FeedEvent {
             }
         }
         show_tenant(&mut body);
+        if let Some(slot) = body.remove("seat") {
+            body.insert("slot".to_owned(), slot);
+        }
         if let Some(tenant) = &tenant {
             body.insert("tenant".to_owned(), Value::from(&**tenant));
         }

@@ -155,7 +155,7 @@ fn instance(
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),
         values: values.filter(|_| is_real).collect(),
-        seat: claim.slot.map(|it| placed_slot(it, &claim.node, audience)),
+        slot: claim.slot.map(|it| placed_slot(it, &claim.node, audience)),
     }
 }
 

@@ -65,7 +65,7 @@ async fn ten_at_once(world: &World, rounds: usize) {
         let answers: Vec<Value> = join_all(creates)
             .await
             .into_iter()
-            .map(|reply| reply.expect(201).json()["instances"][0]["seat"].clone())
+            .map(|reply| reply.expect(201).json()["instances"][0]["slot"].clone())
             .collect();
         assert_eq!(check(&answers), Ok(()), "round {round}: {answers:?}");
         // And what was answered is what there is, as every server sees it.

@@ -38,7 +38,7 @@ async fn s14_a_slot_reserved_and_never_used_is_given_again_when_its_lease_ends()
         let mut short = creation("web", &json!({}));
         merge(&mut short, json!({ "lease_s": 1 }));
         let held = world.post("/v1/placements", &short).await.expect(201).json();
-        assert_eq!(in_short(&held["instances"][0]["seat"]), "0O");
+        assert_eq!(in_short(&held["instances"][0]["slot"]), "0O");
         assert_eq!(world.next_slot("web").await, "1S");
         world.wait_for_slots("web", "1S").await;
         assert_eq!(world.next_slot("web").await, "0O", "on {store:?}");
@@ -56,7 +56,7 @@ async fn s15_a_dry_run_tells_the_slot_and_reserves_nothing() {
     merge(&mut dry, json!({ "dry_run": true }));
     for _ in 0..3 {
         let told = world.post("/v1/placements", &dry).await.expect(200).json();
-        assert_eq!(in_short(&told["instances"][0]["seat"]), "2O");
+        assert_eq!(in_short(&told["instances"][0]["slot"]), "2O");
     }
     assert_eq!(world.slots("web").await, "0O 1O");
     assert_eq!(world.next_slot("web").await, "2O");
@@ -78,7 +78,7 @@ async fn a_dry_run_of_several_tells_as_many_slots() {
 }
 
 fn slot(instance: &Value) -> String {
-    in_short(&instance["seat"])
+    in_short(&instance["slot"])
 }
 
 /// A StatefulSet's ordinal decides the kind of its pod there; here nothing has an ordinal, the
@@ -97,7 +97,7 @@ async fn s18_the_number_of_the_slot_decides_whatever_the_order_of_creation() {
         }
         for _ in order {
             let fresh = world.create("web").await;
-            let slot = &fresh["seat"];
+            let slot = &fresh["slot"];
             let is_low = slot["slot"].as_i64().unwrap() < 2;
             let (kind, cost) = if is_low { ("on-demand", 100) } else { ("spot", 1) };
             assert_eq!((&slot["on"], &slot["deletion_cost"]), (&json!(kind), &json!(cost)));
@@ -136,8 +136,8 @@ async fn s19_a_create_without_id_and_name_gets_its_slot_and_a_retry_gets_the_sam
     let again = world.post("/v1/placements", &request).await.expect(201).json();
     let (first, again) = (&first["instances"][0], &again["instances"][0]);
     assert!(first["instance"].is_string() && first.get("name").is_none(), "{first}");
-    assert_eq!((&first["instance"], &first["seat"]), (&again["instance"], &again["seat"]));
-    assert_eq!(in_short(&first["seat"]), "0O");
+    assert_eq!((&first["instance"], &first["slot"]), (&again["instance"], &again["slot"]));
+    assert_eq!(in_short(&first["slot"]), "0O");
     // The retry took no second slot.
     assert_eq!(world.slots("web").await, "0O");
     assert_eq!(world.next_slot("web").await, "1S");
@@ -153,7 +153,7 @@ async fn s20_an_instance_of_no_stored_workload_gets_no_slot_and_no_kind() {
         let request = creation("web", &fields);
         let made = world.post("/v1/placements", &request).await.expect(201).json();
         let made = &made["instances"][0];
-        assert!(made.get("seat").is_none(), "{made}");
+        assert!(made.get("slot").is_none(), "{made}");
         assert_eq!(made["node"], "s1");
     }
     assert_eq!(world.slots("web").await, "");
@@ -242,7 +242,7 @@ async fn a_caller_that_asks_for_a_kind_itself_gets_it_and_is_counted_there() {
     let world = created_by_callers(2).await;
     let ask = |kind: &str| creation("web", &json!({ "capacity_type": kind }));
     let made = world.post("/v1/placements", &ask("spot")).await.expect(201).json();
-    assert_eq!(in_short(&made["instances"][0]["seat"]), "2S");
+    assert_eq!(in_short(&made["instances"][0]["slot"]), "2S");
     assert_eq!(world.next_slot("web").await, "0O");
     assert_eq!(world.next_slot("web").await, "1O");
     assert_eq!(world.next_slot("web").await, "3S");
@@ -273,7 +273,7 @@ async fn each_revision_of_a_workload_that_callers_fill_has_slots_of_its_own() {
     for expected in ["0O", "1S"] {
         let made = world.create("web").await;
         assert_eq!(
-            (in_short(&made["seat"]), &made["seat"]["revision"]),
+            (in_short(&made["slot"]), &made["slot"]["revision"]),
             (expected.to_owned(), &json!(2))
         );
     }
@@ -303,7 +303,7 @@ async fn a_create_that_waits_for_room_gets_its_slot_when_there_is_some() {
         })
         .await;
     let ticket = world.servers[0].get(&world.token, &path).await.expect(200).json();
-    assert_eq!(in_short(&ticket["placed"]["instances"][0]["seat"]), "1S", "{ticket}");
+    assert_eq!(in_short(&ticket["placed"]["instances"][0]["slot"]), "1S", "{ticket}");
     assert_eq!(world.slots("web").await, "0O 1S");
 }
 

@@ -290,7 +290,7 @@ impl World {
 
     /// The same, in short: its slot and the kind of node it is on, such as `3S`.
     pub(crate) async fn next_slot(&self, workload: &str) -> String {
-        in_short(&self.create(workload).await["seat"])
+        in_short(&self.create(workload).await["slot"])
     }
 
     /// Says that an instance is gone because its machine was taken away, as its agent would. That is

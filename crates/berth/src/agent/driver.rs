@@ -47,6 +47,8 @@ impl Launch {
         set("FENCE", assignment.fence.to_string());
         set("TENANT", assignment.tenant.clone());
         // Its name until version 0.1; programs may still read it.
+        set("TENANT", assignment.tenant.clone());
+        // Its name in version 0.1, which commands may still read.
         set("OWNER", assignment.tenant.clone());
         // What it may use, which may differ from what is charged.
         let using = assignment.elastic.as_ref().and_then(|elastic| elastic.using);

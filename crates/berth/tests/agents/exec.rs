@@ -8,7 +8,7 @@ use berth_api::engine::InstanceId;
 use crate::fixture::{Fixture, is_alive, processes_in, until};
 
 /// A leader and a child, so that it matters that the whole group is stopped.
-const PAIR: &str = r#"echo "$BERTH_NAME of $BERTH_OWNER, $BERTH_TAG_ROLE"; sleep 300 & sleep 300"#;
+const PAIR: &str = r#"echo "$BERTH_NAME of $BERTH_TENANT, $BERTH_TAG_ROLE"; sleep 300 & sleep 300"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_placed_runs_and_what_is_released_is_gone() {

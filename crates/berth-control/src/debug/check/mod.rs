@@ -26,7 +26,7 @@ pub enum Invariant {
     /// So are the readers'.
     CatalogueUsed,
     /// So are the planner's.
-    MirrorUsed,
+    ReplicaUsed,
     /// Counters of further classes are the sums of claims.
     NodeClasses,
     /// A node's limits follow from its facts.
@@ -69,7 +69,7 @@ impl Invariant {
             Self::PolicyReadable => "policy_readable",
             Self::NodeUsed => "node_used",
             Self::CatalogueUsed => "catalogue_used",
-            Self::MirrorUsed => "mirror_used",
+            Self::ReplicaUsed => "replica_used",
             Self::NodeClasses => "node_classes",
             Self::NodeLimits => "node_limits",
             Self::AccountFrame => "account_frame",
@@ -94,7 +94,7 @@ impl Invariant {
         Self::PolicyReadable,
         Self::NodeUsed,
         Self::CatalogueUsed,
-        Self::MirrorUsed,
+        Self::ReplicaUsed,
         Self::NodeClasses,
         Self::NodeLimits,
         Self::AccountFrame,

@@ -63,7 +63,7 @@ fn copies(node: &NodeDump, sum: &Used, subject: &str, report: &mut CheckReport) 
         same_use(report, Invariant::CatalogueUsed, subject, place, &copy.claims, sum);
     }
     if let Some(used) = &node.copies.replica {
-        same_use(report, Invariant::MirrorUsed, subject, "in the planner's copy", used, sum);
+        same_use(report, Invariant::ReplicaUsed, subject, "in the planner's copy", used, sum);
     }
 }
 

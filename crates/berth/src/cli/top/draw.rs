@@ -182,7 +182,7 @@ fn refusals(snapshot: &Snapshot) -> Line<'static> {
     let mut spans = vec![Span::styled("refusals  ", BOLD)];
     let refusals = snapshot.refusals();
     if refusals.is_empty() {
-        spans.push(Span::styled("none of late", DIM));
+        spans.push(Span::styled("none recently", DIM));
     }
     for (code, count) in refusals.into_iter().take(5) {
         spans.push(Span::raw(format!("{count} × {code}  ")));
