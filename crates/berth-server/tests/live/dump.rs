@@ -120,7 +120,7 @@ fn tamperings() -> Vec<(Invariant, Tamper)> {
         (I::CatalogueUsed, |dump| {
             dump.nodes[1].copies.catalogue.as_mut().unwrap().claims.disk -= 1
         }),
-        (I::MirrorUsed, |dump| dump.nodes[0].copies.replica.as_mut().unwrap().bandwidth += 1),
+        (I::ReplicaUsed, |dump| dump.nodes[0].copies.replica.as_mut().unwrap().bandwidth += 1),
         (I::NodeClasses, |dump| {
             dump.nodes[0].classes.insert("gpu".to_owned(), ClassDump { limit: 1, used: 1 });
         }),
