@@ -47,10 +47,10 @@ fn unbound(pod: &Value) -> Value {
 
 /// What is left to be done.
 pub(crate) fn unfinished(size: Size, pods: &[Value], events: &[Value]) -> Vec<String> {
-    let told: BTreeSet<&str> = events
+    let told: BTreeMap<&str, &str> = events
         .iter()
         .filter(|it| text(it, "/reason") == "FailedScheduling")
-        .map(|it| text(it, "/regarding/uid"))
+        .map(|it| (text(it, "/regarding/uid"), text(it, "/note")))
         .collect();
     let mut left = Vec::new();
     let mut ganged = 0;
@@ -60,7 +60,8 @@ pub(crate) fn unfinished(size: Size, pods: &[Value], events: &[Value]) -> Vec<St
             Some(Fate::Bound | Fate::Contended | Fate::There | Fate::Low)
                 if node(pod).is_empty() =>
             {
-                left.push(format!("{name} is not bound"));
+                let note = told.get(uid(pod)).copied().unwrap_or("no event says why");
+                left.push(format!("{name} is not bound: {note}"));
             }
             Some(Fate::Fleeting) => left.push(format!("{name} is still there")),
             Some(Fate::Hopeless) if !node(pod).is_empty() => {
@@ -81,7 +82,7 @@ pub(crate) fn unfinished(size: Size, pods: &[Value], events: &[Value]) -> Vec<St
 }
 
 /// What a pod without a place should have been told and was not.
-fn unexplained(pod: &Value, told: &BTreeSet<&str>) -> Option<&'static str> {
+fn unexplained(pod: &Value, told: &BTreeMap<&str, &str>) -> Option<&'static str> {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     let mut conditions = conditions.into_iter().flatten();
     let Some(condition) = conditions.find(|it| text(it, "/type") == "PodScheduled") else {
@@ -91,7 +92,7 @@ fn unexplained(pod: &Value, told: &BTreeSet<&str>) -> Option<&'static str> {
     let is_clear = text(condition, "/status") == "False"
         && text(condition, "/reason") == "Unschedulable"
         && !first_line.is_empty();
-    match (is_clear, told.contains(uid(pod))) {
+    match (is_clear, told.contains_key(uid(pod))) {
         (false, _) => Some("has a condition that does not say why"),
         (true, false) => Some("has no event"),
         (true, true) => None,

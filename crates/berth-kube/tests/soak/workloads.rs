@@ -155,7 +155,10 @@ fn nodes(size: Size) -> Vec<Value> {
     add("ports", 6, 4_000, &|_| in_pool("ports"));
     let amounts = |amounts: &Value| json!({ "capacity": amounts, "allocatable": amounts });
     let gpus = json!({ "status": amounts(&json!({ GPU: "4" })) });
-    add("gpu", 10, 4_000, &|_| patched(in_pool("gpu"), &gpus));
+    // Three processors in use keep out a pod that needs two. All other pods of a unit need 32, which
+    // is enough for ten nodes and two thirds: with eleven, each pod has a place in whatever order
+    // they come.
+    add("gpu", 11, 4_000, &|_| patched(in_pool("gpu"), &gpus));
     // What the rival binds there at the same moment cannot be too much.
     let vast = json!({ "status": amounts(&json!({ "memory": "4Ti", "pods": "20000" })) });
     add("rival", 2, 1_000_000, &|_| patched(in_pool("rival"), &vast));
