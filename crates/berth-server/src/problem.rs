@@ -17,7 +17,7 @@ pub struct ApiError {
 }
 
 /// The result of a handler.
-pub type Answer<T> = Result<T, ApiError>;
+pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     /// An error with a status, a stable code, its meaning and what happened.

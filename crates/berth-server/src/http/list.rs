@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use berth_api::Page;
 
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 
 /// Maximum number of items in one page.
 pub(crate) const MAX_LIMIT: usize = 1000;
@@ -46,7 +46,7 @@ list_query! {
 }
 
 /// The number of items to return for a caller's `limit`.
-pub(crate) fn page_limit(limit: Option<usize>) -> Answer<usize> {
+pub(crate) fn page_limit(limit: Option<usize>) -> ApiResult<usize> {
     match limit {
         Some(limit) if !(1..=MAX_LIMIT).contains(&limit) => {
             Err(ApiError::field("limit", Some(limit.to_string()), "1 to 1000"))
@@ -74,7 +74,7 @@ pub(crate) fn page_by_name<T>(
     items: impl IntoIterator<Item = T>,
     name: impl Fn(&T) -> &str,
     query: &PageQuery,
-) -> Answer<Page<T>> {
+) -> ApiResult<Page<T>> {
     let limit = page_limit(query.limit)?;
     let cursor = query.cursor.as_deref();
     let named = items.into_iter().map(|item| (name(&item).to_owned(), item));
@@ -87,7 +87,7 @@ pub(crate) fn page_of_map<'a, V, T>(
     map: &'a BTreeMap<String, V>,
     query: &PageQuery,
     view: impl Fn(&'a V) -> Option<T>,
-) -> Answer<Page<T>> {
+) -> ApiResult<Page<T>> {
     let limit = page_limit(query.limit)?;
     let from = query.cursor.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     let rest = map.range::<str, _>((from, Bound::Unbounded));

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::http::extract::Query;
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
@@ -38,7 +38,7 @@ list_query! {
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<ListAuditQuery>,
-) -> Answer<axum::Json<Page<AuditEntry>>> {
+) -> ApiResult<axum::Json<Page<AuditEntry>>> {
     let limit = page_limit(query.limit)?;
     let before = match query.cursor.as_deref() {
         Some(text) => Some(text.parse().map_err(|_| invalid_cursor(text))?),

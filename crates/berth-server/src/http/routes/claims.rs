@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Routes;
 use crate::http::extract::{Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::placement::Audience;
@@ -77,7 +77,7 @@ pub(super) fn list_claims<T>(
     query: &ListClaimsQuery,
     role: Option<berth_ledger::Role>,
     view: impl Fn(&ClaimEntry) -> T,
-) -> Answer<Page<T>> {
+) -> ApiResult<Page<T>> {
     let limit = page_limit(query.limit)?;
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     let passes = |claim: &&ClaimEntry| {
@@ -112,7 +112,7 @@ fn cursor(key: ClaimKey) -> String {
     format!("{}.{}", key.instance, key.role.number())
 }
 
-fn read_cursor(text: &str) -> Answer<ClaimKey> {
+fn read_cursor(text: &str) -> ApiResult<ClaimKey> {
     let read = || {
         let (instance, role) = text.split_once('.')?;
         let instance = InstanceId(Uuid::parse_str(instance).ok()?);
@@ -171,7 +171,7 @@ pub(super) fn view(claim: &ClaimEntry, sees_nodes: bool) -> Claim {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListClaimsQuery>,
-) -> Answer<axum::Json<Page<Claim>>> {
+) -> ApiResult<axum::Json<Page<Claim>>> {
     control.wait_for_read_your_writes().await;
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
     let catalog = control.catalog.read();
@@ -203,7 +203,7 @@ async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
-) -> Answer<axum::Json<Claim>> {
+) -> ApiResult<axum::Json<Claim>> {
     let key = key_of(instance, query);
     let hidden = || ApiError::not_found("claim", &instance.to_string());
     let claim = control.read(move |ledger| ledger.claim(key)).await?.ok_or_else(hidden)?;
@@ -235,7 +235,7 @@ async fn check_may_advance(
     control: &ControlPlane,
     caller: &Caller,
     key: ClaimKey,
-) -> Answer<Option<Text>> {
+) -> ApiResult<Option<Text>> {
     if !caller.is_tenant() && caller.role != Role::Agent {
         return Ok(None);
     }
@@ -269,7 +269,7 @@ async fn advance(
     key: ClaimKey,
     fence: i64,
     step: Step,
-) -> Answer<axum::Json<ClaimStatus>> {
+) -> ApiResult<axum::Json<ClaimStatus>> {
     let tenant = check_may_advance(control, caller, key).await?;
     let op = Op::Advance(Advance { key, tenant, fence, step });
     let done = control.step(caller, action, key.to_string(), op).await??;
@@ -288,7 +288,7 @@ async fn renew(
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(renewal): Json<RenewClaim>,
-) -> Answer<axum::Json<ClaimStatus>> {
+) -> ApiResult<axum::Json<ClaimStatus>> {
     let lease_s = renewal.lease_s.unwrap_or(120);
     if !(1..=86_400).contains(&lease_s) {
         return Err(ApiError::field("lease_s", Some(lease_s.to_string()), "1 to 86400 seconds"));
@@ -309,7 +309,7 @@ async fn bind(
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(body): Json<FencedRequest>,
-) -> Answer<axum::Json<ClaimStatus>> {
+) -> ApiResult<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     advance(&control, &caller, "claim.bind", key, body.fence, Step::Bind).await
 }
@@ -326,7 +326,7 @@ async fn activate(
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     Json(body): Json<FencedRequest>,
-) -> Answer<axum::Json<ClaimStatus>> {
+) -> ApiResult<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     advance(&control, &caller, "claim.activate", key, body.fence, Step::Activate).await
 }
@@ -344,7 +344,7 @@ async fn release(
     Path(instance): Path<Uuid>,
     Query(query): Query<ClaimRoleQuery>,
     OptionalJson(body): OptionalJson<ReleaseClaim>,
-) -> Answer<axum::Json<ClaimStatus>> {
+) -> ApiResult<axum::Json<ClaimStatus>> {
     let key = key_of(instance, query);
     let may_confirm = !caller.is_tenant();
     if body.confirmed && !may_confirm {

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{invalid_cursor, list_query, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::instance_spec::shown_request;
 use berth_control::placement::{Audience, decision_id};
@@ -61,7 +61,7 @@ fn cursor(decision: &berth_ledger::Decision) -> String {
     format!("{}.{}", decision.at.0, decision_id(&decision.id))
 }
 
-fn read_cursor(text: &str) -> Answer<(i64, String)> {
+fn read_cursor(text: &str) -> ApiResult<(i64, String)> {
     let read = || {
         let (at, id) = text.split_once('.')?;
         Some((at.parse().ok()?, stored_id(id)?))
@@ -118,7 +118,7 @@ pub(crate) async fn list_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     query: ListDecisionsQuery,
-) -> Answer<Page<Decision>> {
+) -> ApiResult<Page<Decision>> {
     let limit = page_limit(query.limit)?;
     let mut before = query.cursor.as_deref().map(read_cursor).transpose()?;
     let (mut items, mut scanned) = (Vec::new(), 0);
@@ -162,7 +162,7 @@ pub(crate) async fn recent_decisions(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     limit: usize,
-) -> Answer<Vec<Decision>> {
+) -> ApiResult<Vec<Decision>> {
     let found = control.read(move |ledger| ledger.decisions(None, limit)).await?;
     let seen = found.iter().filter(|decision| caller.sees(&decision.record.tenant));
     let viewed = seen
@@ -179,7 +179,7 @@ pub(crate) async fn recent_decisions(
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListDecisionsQuery>,
-) -> Answer<axum::Json<Page<Decision>>> {
+) -> ApiResult<axum::Json<Page<Decision>>> {
     list_decisions(&control, &caller, query).await.map(axum::Json)
 }
 
@@ -188,7 +188,7 @@ async fn stored(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
-) -> Answer<berth_ledger::Decision> {
+) -> ApiResult<berth_ledger::Decision> {
     let hidden = || ApiError::not_found("decision", id);
     let key = stored_id(id).ok_or_else(hidden)?;
     let found = control.read(move |ledger| ledger.decision(&key)).await?;
@@ -200,7 +200,7 @@ pub(crate) async fn get_decision(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
-) -> Answer<Decision> {
+) -> ApiResult<Decision> {
     let decision = stored(control, caller, id).await?;
     let mut seen = view(&decision, &Audience::of(control, caller, &decision.record.tenant));
     for (instance, spec) in decision.record.asked() {
@@ -220,7 +220,7 @@ pub(crate) async fn get_decision(
 async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Decision>> {
+) -> ApiResult<axum::Json<Decision>> {
     get_decision(&control, &caller, &id).await.map(axum::Json)
 }
 
@@ -235,7 +235,7 @@ async fn get(
 async fn replay(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Replay>> {
+) -> ApiResult<axum::Json<Replay>> {
     /// A replay holds a fleet in memory and a core for as long as it takes.
     static TURN: Semaphore = Semaphore::const_new(1);
     let decision = stored(&control, &caller, &id).await?;

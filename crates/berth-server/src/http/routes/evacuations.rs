@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::Json;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::moves::evacuation;
 
@@ -28,7 +28,7 @@ pub(super) fn routes() -> Routes {
 async fn check(
     State(control): State<Arc<ControlPlane>>,
     Json(request): Json<EvacuationQuery>,
-) -> Answer<axum::Json<Page<Evacuation>>> {
+) -> ApiResult<axum::Json<Page<Evacuation>>> {
     let items = match which(&control, request).await? {
         Some(nodes) => vec![evacuation::check(&control, nodes).await?],
         None => evacuation::check_all(&control).await?,
@@ -37,7 +37,7 @@ async fn check(
 }
 
 /// The nodes that are meant; absent: each by itself.
-async fn which(control: &ControlPlane, request: EvacuationQuery) -> Answer<Option<Vec<NodeId>>> {
+async fn which(control: &ControlPlane, request: EvacuationQuery) -> ApiResult<Option<Vec<NodeId>>> {
     let EvacuationQuery { nodes, rack, zone, all } = request;
     let given = [!nodes.is_empty(), rack.is_some(), all];
     let names = ["nodes", "rack", "all"];
@@ -62,7 +62,7 @@ async fn which(control: &ControlPlane, request: EvacuationQuery) -> Answer<Optio
     }
 }
 
-fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> {
+fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> ApiResult<Vec<NodeId>> {
     nodes.sort();
     nodes.dedup();
     let catalog = control.catalog.read();
@@ -75,7 +75,7 @@ fn known(control: &ControlPlane, mut nodes: Vec<NodeId>) -> Answer<Vec<NodeId>> 
     }
 }
 
-fn of_rack(control: &ControlPlane, rack: &str, zone: Option<&str>) -> Answer<Vec<NodeId>> {
+fn of_rack(control: &ControlPlane, rack: &str, zone: Option<&str>) -> ApiResult<Vec<NodeId>> {
     let catalog = control.catalog.read();
     let here = catalog.nodes.values().filter(|node| node.facts.rack.as_deref() == Some(rack));
     let mut zones: Vec<Option<&str>> =

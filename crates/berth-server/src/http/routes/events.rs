@@ -18,7 +18,7 @@ use super::Routes;
 use crate::access::AccessControl;
 use crate::http::extract::{Query, RequestContext};
 use crate::http::list::page_limit;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::feed::{Reader, Subscription};
@@ -51,7 +51,7 @@ impl ListEventsQuery {
         Reader { kinds, sees_nodes: Audience::of(control, caller, "").sees_nodes() }
     }
 
-    fn after(&self) -> Answer<Option<i64>> {
+    fn after(&self) -> ApiResult<Option<i64>> {
         match self.after {
             Some(after) if after < 0 => Err(ApiError::field(
                 "after",
@@ -71,7 +71,7 @@ impl ListEventsQuery {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListEventsQuery>,
-) -> Answer<axum::Json<Page<Event>>> {
+) -> ApiResult<axum::Json<Page<Event>>> {
     let (limit, reader) = (page_limit(query.limit)?, query.reader(&control, &caller));
     let mut cursor = match query.after()? {
         Some(after) => after,
@@ -105,7 +105,7 @@ async fn stream(
     caller: Caller,
     headers: HeaderMap,
     Query(query): Query<ListEventsQuery>,
-) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
+) -> ApiResult<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
     let reader = query.reader(&control, &caller);
     let cursor = match (headers.get("last-event-id"), query.after()?) {
         (Some(id), _) => {

@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use crate::state::AppState;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -36,7 +36,7 @@ async fn healthz() -> &'static str {
 /// 200 when the ledger answers and the server is not stopping; 503 otherwise, with the reason.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
-async fn readyz(State(control): State<Arc<ControlPlane>>) -> Answer<&'static str> {
+async fn readyz(State(control): State<Arc<ControlPlane>>) -> ApiResult<&'static str> {
     if control.lifecycle.draining().is_cancelled() || control.lifecycle.stopping().is_cancelled() {
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }

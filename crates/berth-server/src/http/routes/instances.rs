@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Routes;
 use super::claims::{self, ListClaimsQuery};
 use crate::http::extract::{Path, Query, RequestContext};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry, LocalityKey};
@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListClaimsQuery>,
-) -> Answer<axum::Json<Page<Instance>>> {
+) -> ApiResult<axum::Json<Page<Instance>>> {
     control.wait_for_read_your_writes().await;
     let viewer = InstanceViewer::new(&control, &caller);
     let catalog = control.catalog.read();
@@ -44,7 +44,7 @@ async fn list(
 async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
-) -> Answer<axum::Json<Instance>> {
+) -> ApiResult<axum::Json<Instance>> {
     control.wait_for_read_your_writes().await;
     let viewer = InstanceViewer::new(&control, &caller);
     let catalog = control.catalog.read();

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::Routes;
 use crate::http::extract::{Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::moves::migration::{self, Destination, MigrationRequest, view};
 use berth_control::{ControlError, ControlPlane};
 
@@ -52,7 +52,7 @@ list_query! {
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<ListMigrationsQuery>,
-) -> Answer<axum::Json<Page<Migration>>> {
+) -> ApiResult<axum::Json<Page<Migration>>> {
     let limit = page_limit(query.limit)?;
     let all = control.moves.migrations.all();
     let found = all.iter().filter(|(id, known)| {
@@ -73,7 +73,7 @@ async fn list(
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Migration>> {
+) -> ApiResult<axum::Json<Migration>> {
     let known = control.moves.migrations.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("migration", &id))?;
     Ok(axum::Json(view(&id, &known.value)))
@@ -91,7 +91,7 @@ async fn start(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     OptionalJson(request): OptionalJson<StartMigration>,
-) -> Answer<axum::Json<Migration>> {
+) -> ApiResult<axum::Json<Migration>> {
     control.wait_for_read_your_writes().await;
     let instance = InstanceId(instance);
     let to = match migration::find_destination(&control, instance, request.to).await? {
@@ -128,7 +128,7 @@ async fn start(
 async fn cancel(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Migration>> {
+) -> ApiResult<axum::Json<Migration>> {
     Ok(axum::Json(migration::cancel(&control, &caller, &id).await?))
 }
 
@@ -143,7 +143,7 @@ async fn report(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     Json(report): Json<MigrationReport>,
-) -> Answer<axum::Json<Migration>> {
+) -> ApiResult<axum::Json<Migration>> {
     control.node_for(&caller, &node)?;
     Ok(axum::Json(migration::report(&control, &node, &report).await?))
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Routes;
 use crate::http::extract::{Json, Path, RequestContext};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
@@ -40,7 +40,7 @@ async fn ask(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<AskPermit>,
-) -> Answer<axum::Json<Permit>> {
+) -> ApiResult<axum::Json<Permit>> {
     let by = permit_caller(&control, &caller);
     Ok(axum::Json(elastic::request_permit(&control, by, InstanceId(instance), &request).await?))
 }
@@ -59,7 +59,7 @@ fn permit_caller(control: &ControlPlane, caller: &Caller) -> PermitCaller {
 async fn read(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
-) -> Answer<axum::Json<Permit>> {
+) -> ApiResult<axum::Json<Permit>> {
     control.wait_for_read_your_writes().await;
     let missing = || ApiError::not_found("instance", &instance.to_string());
     let claim =
@@ -94,7 +94,7 @@ async fn bounds(
     RequestContext { control, caller }: RequestContext,
     Path(instance): Path<Uuid>,
     Json(request): Json<SetBounds>,
-) -> Answer<axum::Json<Permit>> {
+) -> ApiResult<axum::Json<Permit>> {
     let sees_nodes = Audience::of(&control, &caller, "").sees_nodes();
     let done = elastic::set_bounds(&control, &caller, InstanceId(instance), request, sees_nodes);
     Ok(axum::Json(done.await?))

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{Json, RequestContext};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::queue::{self, Outcome};
 
@@ -46,7 +46,7 @@ async fn place(
     RequestContext { control, caller }: RequestContext,
     headers: HeaderMap,
     Json(request): Json<PlaceRequest>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let dry_run = request.dry_run;
     let header_id =
         match headers.get(IDEMPOTENCY_KEY) {

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::{Routes, placements};
 use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{PageQuery, first_page, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::instance_spec::shown_request;
 use berth_control::{ControlPlane, clock::moment};
@@ -31,7 +31,7 @@ pub(super) fn routes() -> Routes {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<PageQuery>,
-) -> Answer<axum::Json<Page<Ticket>>> {
+) -> ApiResult<axum::Json<Page<Ticket>>> {
     let limit = page_limit(query.limit)?;
     let tickets = control.queue.list(&control.lifecycle.settings(), control.now());
     let mut mine: Vec<(String, Ticket)> = tickets
@@ -65,7 +65,7 @@ async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Answer<axum::Json<Ticket>> {
+) -> ApiResult<axum::Json<Ticket>> {
     check_tenant(&control, &caller, &id)?;
     let ticket = placements::hold(&control, &id, query.wait_s.unwrap_or(0).min(300)).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
@@ -78,13 +78,13 @@ async fn get(
 async fn cancel(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     check_tenant(&control, &caller, &id)?;
     berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()> {
+fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<()> {
     let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now());
     match ticket.filter(|ticket| caller.sees(&ticket.tenant)) {
         Some(_) => Ok(()),
@@ -97,7 +97,7 @@ fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<()>
 /// Shapes that found no room, most recent first: the signal to scale out by.
 #[utoipa::path(get, path = "/v1/demand", tag = "queue",
     responses((status = 200, description = "Unmet demand.", body = Page<Demand>)))]
-async fn demand(State(control): State<Arc<ControlPlane>>) -> Answer<axum::Json<Page<Demand>>> {
+async fn demand(State(control): State<Arc<ControlPlane>>) -> ApiResult<axum::Json<Page<Demand>>> {
     let found = control.read(berth_ledger::Ledger::demand).await?;
     let items = found.into_iter().map(|demand| Demand {
         tenant: demand.tenant,

@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{Json, RequestContext};
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use berth_control::ControlPlane;
 use berth_control::moves::rebalance;
 
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
 async fn plan(
     State(control): State<Arc<ControlPlane>>,
     Json(request): Json<PlanRebalance>,
-) -> Answer<axum::Json<Rebalance>> {
+) -> ApiResult<axum::Json<Rebalance>> {
     Ok(axum::Json(rebalance::plan(&control, &request).await?))
 }
 
@@ -41,6 +41,6 @@ async fn plan(
 async fn apply(
     RequestContext { control, caller }: RequestContext,
     Json(request): Json<ApplyRebalance>,
-) -> Answer<axum::Json<RebalanceApplied>> {
+) -> ApiResult<axum::Json<RebalanceApplied>> {
     Ok(axum::Json(rebalance::apply(&control, &caller, request).await?))
 }

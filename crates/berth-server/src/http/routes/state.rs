@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use berth_control::ControlPlane;
 use berth_control::debug;
 
@@ -50,7 +50,7 @@ async fn export(State(control): State<Arc<ControlPlane>>) -> Response {
 /// of each node. `berth debug check` says whether all of it agrees. No tokens and no keys.
 #[utoipa::path(get, path = "/v1/debug/state", tag = "state",
     responses((status = 200, description = "The dump, schema version 1.", content_type = "application/json", body = Object)))]
-async fn dump(State(control): State<Arc<ControlPlane>>) -> Answer<Response> {
+async fn dump(State(control): State<Arc<ControlPlane>>) -> ApiResult<Response> {
     let dump = debug::take(&control).await?;
     let write = move |out: &mut Pieces| {
         serde_json::to_writer(&mut *out, &dump).map_err(|error| error.to_string())?;

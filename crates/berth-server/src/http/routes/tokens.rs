@@ -16,7 +16,7 @@ use super::Routes;
 use crate::access::{AccessControl, TOKEN_KIND, TokenError, TokenRecord, Tokens};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{PageQuery, page_by_name};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
@@ -35,7 +35,7 @@ pub(super) fn routes() -> Routes {
 async fn list(
     State(access): State<Arc<AccessControl>>,
     Query(query): Query<PageQuery>,
-) -> Answer<axum::Json<Page<Token>>> {
+) -> ApiResult<axum::Json<Page<Token>>> {
     page_by_name(access.tokens.list(), |token| &token.id, &query).map(axum::Json)
 }
 
@@ -46,7 +46,7 @@ fn invalid_token(error: TokenError) -> ApiError {
     ApiError::invalid(detail).with_field(FieldError { field, value: None, accepted })
 }
 
-fn body_of(record: &TokenRecord) -> Answer<String> {
+fn body_of(record: &TokenRecord) -> ApiResult<String> {
     serde_json::to_string(record).map_err(|error| ApiError::invalid(error.to_string()))
 }
 
@@ -66,7 +66,7 @@ async fn create(
     State(access): State<Arc<AccessControl>>,
     caller: Caller,
     Json(new): Json<NewToken>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let (record, secret) = TokenRecord::make(&new, control.now()).map_err(invalid_token)?;
     let op = Op::PutDocument {
         kind: Text::from(TOKEN_KIND),
@@ -93,7 +93,7 @@ async fn revoke(
     State(access): State<Arc<AccessControl>>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     let _one = REVOKING.lock().await;
     let wanted = id.clone();
     // From the ledger rather than from memory: another server may have revoked an admin just now.

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::http::extract::{OptionalJson, Path, RequestContext};
 use crate::http::routes::claims::{state_of, values_of};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
 use berth_control::moves::migration::{ObservationEffect, apply_observation};
@@ -41,7 +41,7 @@ pub(super) async fn heartbeat(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     OptionalJson(beat): OptionalJson<Heartbeat>,
-) -> Answer<axum::Json<HeartbeatResponse>> {
+) -> ApiResult<axum::Json<HeartbeatResponse>> {
     control.node_for(&caller, &node)?;
     if let Some(facts) = beat.facts {
         if facts.id != node {
@@ -88,7 +88,7 @@ pub(super) async fn heartbeat(
     }))
 }
 
-fn known(control: &ControlPlane, node: &NodeId) -> Answer<(NodeState, i64)> {
+fn known(control: &ControlPlane, node: &NodeId) -> ApiResult<(NodeState, i64)> {
     let catalog = control.catalog.read();
     let entry = catalog.nodes.get(node).map(|entry| (entry.facts.state, entry.generation));
     entry.ok_or_else(|| {
@@ -97,7 +97,7 @@ fn known(control: &ControlPlane, node: &NodeId) -> Answer<(NodeState, i64)> {
 }
 
 /// What should be on a node.
-fn list(control: &ControlPlane, node: &NodeId) -> Answer<AssignmentList> {
+fn list(control: &ControlPlane, node: &NodeId) -> ApiResult<AssignmentList> {
     let catalog = control.catalog.read();
     let Some(entry) = catalog.nodes.get(node) else {
         return Err(ApiError::not_found("node", node.as_str()));
@@ -141,7 +141,7 @@ async fn report(
     caller: &Caller,
     node: &NodeId,
     running: RunningInstance,
-) -> Answer<ReportedInstance> {
+) -> ApiResult<ReportedInstance> {
     let instance = running.instance;
     let claim = {
         let catalog = control.catalog.read();
@@ -257,7 +257,7 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
-async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> Answer<()> {
+async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> ApiResult<()> {
     let known = control.catalog.read().nodes.get(node).map(|entry| {
         let facts = berth_engine::NodeFacts::clone(&entry.facts);
         (facts, entry.heard_at, entry.generation)
@@ -284,7 +284,7 @@ async fn adopt(
     node: &NodeId,
     instance: InstanceId,
     found: FoundInstance,
-) -> Answer<ReportedInstance> {
+) -> ApiResult<ReportedInstance> {
     let mut request = InstanceRequest::new(instance, &found.tenant, found.resources);
     request.resources = found.resources;
     request.tags = found.tags;
@@ -332,7 +332,7 @@ async fn adopt(
 pub(super) async fn assignments(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
-) -> Answer<axum::Json<AssignmentList>> {
+) -> ApiResult<axum::Json<AssignmentList>> {
     control.node_for(&caller, &node)?;
     control.wait_for_read_your_writes().await;
     list(&control, &node).map(axum::Json)
@@ -347,7 +347,7 @@ pub(super) async fn assignments(
 pub(super) async fn stream(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
-) -> Answer<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
+) -> ApiResult<Sse<impl Stream<Item = Result<ServerEvent, Infallible>>>> {
     control.node_for(&caller, &node)?;
     control.wait_for_read_your_writes().await;
     known(&control, &node)?;

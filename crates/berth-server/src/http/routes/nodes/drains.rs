@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{end_drain, read, tagged};
 use crate::http::extract::{IfMatch, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{PageQuery, page_by_name};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::moves::drain::{self, DrainRequest};
@@ -28,7 +28,7 @@ fn not_draining(node: &NodeId) -> ApiError {
 }
 
 /// A drain after this server changed it.
-async fn current_drain(control: &ControlPlane, node: &NodeId) -> Answer<Drain> {
+async fn current_drain(control: &ControlPlane, node: &NodeId) -> ApiResult<Drain> {
     read(control, node).await?;
     drain::status(control, node).ok_or_else(|| not_draining(node))
 }
@@ -37,7 +37,7 @@ fn deadline_after(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
     control.now().checked_add(SignedDuration::from_secs(i64::from(seconds))).ok()
 }
 
-fn check(request: &DrainNode) -> Answer<()> {
+fn check(request: &DrainNode) -> ApiResult<()> {
     if let Some(reason) = request.reason.as_deref().filter(|it| it.chars().count() > REASON) {
         let value = Some(format!("{} characters", reason.chars().count()));
         return Err(ApiError::field("reason", value, "at most 200 characters"));
@@ -68,7 +68,7 @@ pub(super) async fn begin(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(request): OptionalJson<DrainNode>,
-) -> Answer<axum::Json<Drain>> {
+) -> ApiResult<axum::Json<Drain>> {
     check(&request)?;
     read(&control, &node).await?;
     if request.dry_run {
@@ -81,7 +81,11 @@ pub(super) async fn begin(
 }
 
 /// Every move that a drain would make, with its destination or its refusal.
-async fn plan_drain(control: &ControlPlane, node: NodeId, reason: Option<String>) -> Answer<Drain> {
+async fn plan_drain(
+    control: &ControlPlane,
+    node: NodeId,
+    reason: Option<String>,
+) -> ApiResult<Drain> {
     let found = berth_control::moves::evacuation::check(control, vec![node.clone()]).await?;
     let state = if found.can_be_emptied { DrainState::Planned } else { DrainState::Blocked };
     let (total, left) = (found.instances, found.instances);
@@ -99,7 +103,7 @@ async fn plan_drain(control: &ControlPlane, node: NodeId, reason: Option<String>
 pub(super) async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(node): Path<NodeId>,
-) -> Answer<axum::Json<Drain>> {
+) -> ApiResult<axum::Json<Drain>> {
     current_drain(&control, &node).await.map(axum::Json)
 }
 
@@ -116,7 +120,7 @@ pub(super) async fn cancel(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     current_drain(&control, &node).await?;
     let state = berth_engine::NodeState::Active;
     end_drain(&control, &caller, "node.drain_cancel", &node, state, (if_match, None)).await?;
@@ -135,7 +139,7 @@ pub(super) async fn reclaim(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     OptionalJson(notice): OptionalJson<ReclaimNotice>,
-) -> Answer<axum::Json<Drain>> {
+) -> ApiResult<axum::Json<Drain>> {
     control.node_for(&caller, &node)?;
     read(&control, &node).await?;
     take_notice(&control, &caller, &node, &notice).await?;
@@ -148,7 +152,7 @@ pub(super) async fn take_notice(
     caller: &Caller,
     node: &NodeId,
     notice: &ReclaimNotice,
-) -> Answer<()> {
+) -> ApiResult<()> {
     let is_known = drain::status(control, node).is_some_and(|drain| drain.reclaimed);
     if is_known {
         return Ok(());
@@ -165,7 +169,7 @@ pub(super) async fn take_notice(
 pub(super) async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<PageQuery>,
-) -> Answer<axum::Json<Page<Drain>>> {
+) -> ApiResult<axum::Json<Page<Drain>>> {
     control.wait_for_read_your_writes().await;
     page_by_name(drain::all(&control), |drain| drain.node.as_str(), &query).map(axum::Json)
 }

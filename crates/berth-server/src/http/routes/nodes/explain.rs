@@ -9,7 +9,7 @@ use berth_ledger::{ClaimKey, Ledger};
 
 use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::claims;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::catalog::ClaimEntry;
 use berth_control::placement::decision_id;
 use berth_control::{ControlPlane, clock::moment};
@@ -26,7 +26,7 @@ const MOST: usize = 500;
 pub(super) async fn explain(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
-) -> Answer<axum::Json<NodeExplanation>> {
+) -> ApiResult<axum::Json<NodeExplanation>> {
     control.node_for(&caller, &node)?;
     control.wait_for_read_your_writes().await;
     let (view, guests) = {

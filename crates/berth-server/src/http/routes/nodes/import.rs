@@ -6,11 +6,11 @@ use axum::response::{IntoResponse, Response};
 use berth_api::units::{Rounding, parse_bandwidth, parse_cpu, parse_size};
 use berth_api::{ImportLine, ImportReport};
 use berth_engine::{Amounts, NodeFacts, Timestamp, TraitValue};
-use berth_ledger::{Answer as LedgerAnswer, Op, Outcome, Text};
+use berth_ledger::{Answer, Op, Outcome, Text};
 use http::{HeaderMap, StatusCode, header};
 
 use crate::http::extract::{RequestContext, too_large};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
@@ -34,7 +34,7 @@ pub(super) async fn import(
     RequestContext { control, caller }: RequestContext,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let body = body.map_err(|rejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             return too_large();
@@ -75,7 +75,7 @@ async fn store(
     control: &ControlPlane,
     caller: &Caller,
     nodes: Vec<NodeFacts>,
-) -> Answer<ImportReport> {
+) -> ApiResult<ImportReport> {
     let now = Timestamp(control.now().as_second());
     let mut report = ImportReport::default();
     let mut waiting = Vec::with_capacity(nodes.len());
@@ -100,10 +100,10 @@ async fn store(
     let (known, calls): (Vec<bool>, Vec<_>) = waiting.into_iter().unzip();
     for (known, answer) in known.into_iter().zip(futures_util::future::join_all(calls).await) {
         match answer? {
-            LedgerAnswer::Outcome(Outcome::Unchanged) => report.unchanged += 1,
-            LedgerAnswer::Outcome(Outcome::Done) if known => report.changed += 1,
-            LedgerAnswer::Outcome(Outcome::Done) => report.added += 1,
-            LedgerAnswer::Outcome(Outcome::Impossible(error)) => {
+            Answer::Outcome(Outcome::Unchanged) => report.unchanged += 1,
+            Answer::Outcome(Outcome::Done) if known => report.changed += 1,
+            Answer::Outcome(Outcome::Done) => report.added += 1,
+            Answer::Outcome(Outcome::Impossible(error)) => {
                 report.errors.push(ImportLine { line: 0, node: None, error });
             }
             other => return Err(berth_control::unexpected(&other).into()),
@@ -115,7 +115,7 @@ async fn store(
 
 type Read = (Vec<(u64, NodeFacts)>, Vec<ImportLine>);
 
-fn read_list(body: &[u8]) -> Answer<Read> {
+fn read_list(body: &[u8]) -> ApiResult<Read> {
     let values: Vec<serde_json::Value> = crate::http::extract::read_json(body)?;
     let (mut nodes, mut errors) = (Vec::with_capacity(values.len()), Vec::new());
     for (line, value) in (1..).zip(values) {

@@ -22,7 +22,7 @@ use super::Routes;
 use crate::http::HttpLimits;
 use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
 use berth_control::catalog::{CatalogState, NodeEntry};
@@ -105,7 +105,7 @@ list_query! {
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<ListNodesQuery>,
-) -> Answer<axum::Json<Page<Node>>> {
+) -> ApiResult<axum::Json<Page<Node>>> {
     let limit = page_limit(query.limit)?;
     let selector = match query.selector.as_deref() {
         Some(text) => Some(text.parse::<Selector>().map_err(|error| {
@@ -143,7 +143,7 @@ fn tagged(status: StatusCode, node: &Node) -> Response {
 }
 
 /// The node as it is now, after what this server did.
-async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
+async fn read(control: &ControlPlane, node: &NodeId) -> ApiResult<Node> {
     control.wait_for_read_your_writes().await;
     let catalog = control.catalog.read();
     let entry = catalog.nodes.get(node);
@@ -159,7 +159,7 @@ async fn read(control: &ControlPlane, node: &NodeId) -> Answer<Node> {
 async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     control.node_for(&caller, &node)?;
     Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
 }
@@ -182,7 +182,7 @@ async fn put(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(facts): Json<NodeFacts>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     control.node_for(&caller, &node)?;
     if facts.id != node {
         let value = Some(format!("{:?}", facts.id.as_str()));
@@ -200,7 +200,7 @@ pub(super) async fn store(
     caller: &Caller,
     mut facts: NodeFacts,
     expect: Option<i64>,
-) -> Answer<bool> {
+) -> ApiResult<bool> {
     check(&facts)?;
     let now = Timestamp(control.now().as_second());
     let known = {
@@ -230,7 +230,7 @@ pub(super) async fn store(
 }
 
 /// Refuses facts that could not be stored.
-pub(super) fn check(facts: &NodeFacts) -> Answer<()> {
+pub(super) fn check(facts: &NodeFacts) -> ApiResult<()> {
     if !is_name(facts.id.as_str()) {
         let value = Some(format!("{:?}", facts.id.as_str()));
         return Err(ApiError::field("id", value, "1 to 200 characters, none of them control"));
@@ -253,7 +253,7 @@ async fn patch(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     Json(changes): Json<serde_json::Value>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let serde_json::Value::Object(changes) = changes else {
         return Err(ApiError::invalid("the body is not an object; send the facts to change"));
     };
@@ -309,7 +309,7 @@ async fn remove(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     if_match: IfMatch,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     read(&control, &node).await?;
     let op = Op::RemoveNode { node: node.clone(), expect: if_match.number()? };
     let revision = control.moves.drains.get(&node).map(|known| known.revision);
@@ -328,7 +328,7 @@ async fn end_drain(
     node: &NodeId,
     state: NodeState,
     (if_match, reason): (IfMatch, Option<String>),
-) -> Answer<()> {
+) -> ApiResult<()> {
     let subject = match reason.as_deref() {
         Some(reason) => format!("{node}: {reason}"),
         None => node.to_string(),
@@ -350,7 +350,7 @@ async fn set_state(
     node: NodeId,
     state: NodeState,
     (if_match, change): (IfMatch, NodeStateChange),
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     read(control, &node).await?;
     end_drain(control, caller, action, &node, state, (if_match, change.reason)).await?;
     Ok(tagged(StatusCode::OK, &read(control, &node).await?))
@@ -371,7 +371,7 @@ async fn cordon(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let state = NodeState::Cordoned;
     set_state(&control, &caller, "node.cordon", node, state, (if_match, change)).await
 }
@@ -391,7 +391,7 @@ async fn uncordon(
     Path(node): Path<NodeId>,
     if_match: IfMatch,
     OptionalJson(change): OptionalJson<NodeStateChange>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let state = NodeState::Active;
     set_state(&control, &caller, "node.uncordon", node, state, (if_match, change)).await
 }

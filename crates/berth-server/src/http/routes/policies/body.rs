@@ -9,7 +9,7 @@ use http::{StatusCode, header};
 
 use crate::http::extract::{Json, unreadable};
 use crate::policy_file::{ACCEPTED_NAMES, is_policy_name};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use crate::state::AppState;
 
 /// A policy that was read and found valid.
@@ -44,7 +44,7 @@ impl FromRequest<AppState> for PolicyBody {
 }
 
 /// Reads a policy in TOML.
-pub(super) fn read(text: &str) -> Answer<Policy> {
+pub(super) fn read(text: &str) -> ApiResult<Policy> {
     let policy = Policy::from_toml(text).map_err(|error| {
         let detail = error.to_string();
         let (field, value, accepted) = match error {

@@ -5,7 +5,7 @@ use berth_engine::BUILTIN_POLICIES;
 use berth_engine::Policy;
 use berth_ledger::{Ledger, LedgerError, Micros};
 
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::{ControlPlane, clock::moment};
 
 /// The least that is taken for the beginning of a hash.
@@ -27,7 +27,7 @@ impl FoundPolicy {
     }
 
     /// The same as callers see it.
-    pub(super) fn view(self) -> Answer<StoredPolicy> {
+    pub(super) fn view(self) -> ApiResult<StoredPolicy> {
         let policy = self.policy;
         let body = serde_json::from_str(&policy.body).map_err(|error| {
             LedgerError::Corrupt(format!("policy {} cannot be read: {error}", policy.hash))
@@ -43,20 +43,20 @@ impl FoundPolicy {
 }
 
 /// All that are stored, in order of name and hash.
-pub(super) async fn all(control: &ControlPlane) -> Answer<Vec<berth_ledger::StoredPolicy>> {
+pub(super) async fn all(control: &ControlPlane) -> ApiResult<Vec<berth_ledger::StoredPolicy>> {
     Ok(control.read(Ledger::policies).await?)
 }
 
 /// The one in force.
 pub(super) async fn active_policy(
     control: &ControlPlane,
-) -> Answer<Option<berth_ledger::StoredPolicy>> {
+) -> ApiResult<Option<berth_ledger::StoredPolicy>> {
     Ok(all(control).await?.into_iter().find(|policy| policy.active))
 }
 
 /// The policy that is resolve_policy: `active`, a hash, a name, the beginning of a hash, or one that comes
 /// with Berth.
-pub(super) async fn find(control: &ControlPlane, which: &str) -> Answer<FoundPolicy> {
+pub(super) async fn find(control: &ControlPlane, which: &str) -> ApiResult<FoundPolicy> {
     let stored = all(control).await?;
     let is_hash = |policy: &&berth_ledger::StoredPolicy| match which {
         "active" => policy.active,

@@ -7,7 +7,7 @@ use berth_ledger::LedgerError;
 use super::body;
 use super::diff::changes;
 use super::find::{FoundPolicy, find};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::policy_effects::{self, ComparisonRange};
 
@@ -18,7 +18,7 @@ const LISTED_MOST: usize = 1000;
 pub(super) async fn compare(
     control: &ControlPlane,
     request: PolicyDiffQuery,
-) -> Answer<PolicyDiff> {
+) -> ApiResult<PolicyDiff> {
     let PolicyDiffQuery { from, to, live, limit, after } = request;
     let listed = limit.unwrap_or(LISTED);
     if !(1..=LISTED_MOST).contains(&listed) {
@@ -37,14 +37,14 @@ pub(super) async fn compare(
     Ok(PolicyDiff { from: from.hash, to: to.hash, changes, live })
 }
 
-async fn resolve_policy(control: &ControlPlane, which: PolicyRef) -> Answer<FoundPolicy> {
+async fn resolve_policy(control: &ControlPlane, which: PolicyRef) -> ApiResult<FoundPolicy> {
     match which {
         PolicyRef::Named(name) => find(control, &name).await,
         PolicyRef::Text(text) => Ok(FoundPolicy::not_stored(&body::read(&text.toml)?)),
     }
 }
 
-fn policy(found: &FoundPolicy) -> Answer<Policy> {
+fn policy(found: &FoundPolicy) -> ApiResult<Policy> {
     let stored = &found.policy;
     let policy = Policy::from_json(&stored.body);
     Ok(policy.map_err(|error| {

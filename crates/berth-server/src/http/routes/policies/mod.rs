@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use berth_api::{Page, PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy};
 use berth_engine::InstanceId;
-use berth_ledger::{Answer as LedgerAnswer, Op, Outcome};
+use berth_ledger::{Answer, Op, Outcome};
 use http::{StatusCode, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::Routes;
 use crate::http::extract::{IfMatch, Json, Path, Query, RequestContext};
 use crate::http::list::{PageQuery, first_page, invalid_cursor, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::{ControlPlane, unexpected};
 use body::PolicyBody;
@@ -52,7 +52,7 @@ fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
 async fn list(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<PageQuery>,
-) -> Answer<axum::Json<Page<StoredPolicy>>> {
+) -> ApiResult<axum::Json<Page<StoredPolicy>>> {
     let limit = page_limit(query.limit)?;
     // A hash has no dot; a name may have.
     let after = match query.cursor.as_deref().map(|cursor| (cursor, cursor.split_once('.'))) {
@@ -68,7 +68,7 @@ async fn list(
         (cursor, FoundPolicy { policy: found, is_stored: true })
     });
     let page = first_page(named, limit);
-    let items = page.items.into_iter().map(FoundPolicy::view).collect::<Answer<Vec<_>>>()?;
+    let items = page.items.into_iter().map(FoundPolicy::view).collect::<ApiResult<Vec<_>>>()?;
     Ok(axum::Json(Page { items, next: page.next }))
 }
 
@@ -87,7 +87,7 @@ async fn list(
 async fn store(
     RequestContext { control, caller }: RequestContext,
     PolicyBody(policy): PolicyBody,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
     let subject = format!("{name} {hash}");
     let op = Op::PutPolicy { name, hash: hash.clone(), body: policy.to_json() };
@@ -108,7 +108,7 @@ async fn store(
 async fn validate(
     State(control): State<Arc<ControlPlane>>,
     PolicyBody(policy): PolicyBody,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let hash = policy.hash().to_string();
     let known = all(&control).await?.into_iter().find(|known| known.hash == hash);
     let found = match known {
@@ -148,7 +148,7 @@ struct ComparePoliciesQuery {
 async fn compare(
     State(control): State<Arc<ControlPlane>>,
     Query(query): Query<ComparePoliciesQuery>,
-) -> Answer<axum::Json<PolicyDiff>> {
+) -> ApiResult<axum::Json<PolicyDiff>> {
     let accepted = "a hash, the beginning of one, a name, or active";
     let missing = |field| ApiError::field(field, None, accepted);
     let ComparePoliciesQuery { from, to, live, limit, after } = query;
@@ -166,7 +166,7 @@ async fn compare(
 async fn compare_any(
     State(control): State<Arc<ControlPlane>>,
     Json(request): Json<PolicyDiffQuery>,
-) -> Answer<axum::Json<PolicyDiff>> {
+) -> ApiResult<axum::Json<PolicyDiff>> {
     live::compare(&control, request).await.map(axum::Json)
 }
 
@@ -180,7 +180,7 @@ async fn compare_any(
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(policy): Path<String>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     Ok(tagged(StatusCode::OK, &find(&control, &policy).await?.view()?))
 }
 
@@ -197,7 +197,7 @@ async fn activate(
     RequestContext { control, caller }: RequestContext,
     Path(policy): Path<String>,
     if_match: IfMatch,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let found = find(&control, &policy).await?;
     activate_policy(&control, &caller, "policy.activate", found, if_match.0).await
 }
@@ -208,16 +208,16 @@ async fn activate_policy(
     action: &'static str,
     found: FoundPolicy,
     expect: Option<String>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let berth_ledger::StoredPolicy { name, hash, body, .. } = found.policy;
     let subject = format!("{name} {hash}");
     let op = Op::ActivatePolicy { name, hash: hash.clone(), body, expect };
     match control.call(caller, action, subject, None, op).await? {
-        LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
-        LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
+        Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
+        Answer::Outcome(Outcome::Impossible(why)) => {
             return Err(ApiError::conflict("impossible", why));
         }
-        LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
+        Answer::Outcome(Outcome::Stale { .. }) => {
             return Err(ApiError::stale(active_policy(control).await?.map(|policy| policy.hash)));
         }
         other => return Err(unexpected(&other).into()),
@@ -235,7 +235,7 @@ async fn activate_policy(
 async fn rollback(
     RequestContext { control, caller }: RequestContext,
     if_match: IfMatch,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let current = active_policy(&control).await?.map(|policy| policy.hash);
     let history = control.read(|ledger| ledger.policy_history(2)).await?;
     let mut before = history.into_iter().map(|(_, hash, _)| hash);

@@ -12,7 +12,7 @@ use super::{check_name, stored};
 use crate::http::extract::{Json, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::http::routes::{Routes, TenantQuery};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::placement::{Audience, tenant_for};
 
@@ -23,7 +23,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, remove))
 }
 
-fn check_set_name(name: &str) -> Answer<()> {
+fn check_set_name(name: &str) -> ApiResult<()> {
     if name.contains('/') {
         let value = Some(format!("{name:?}"));
         return Err(ApiError::field("id", value, "a name without a slash"));
@@ -48,7 +48,7 @@ list_query! {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListAttachmentsQuery>,
-) -> Answer<axum::Json<Page<Attachment>>> {
+) -> ApiResult<axum::Json<Page<Attachment>>> {
     let limit = page_limit(query.limit)?;
     let tenants: Vec<Option<String>> = match (query.tenant, caller.tenants()) {
         (Some(tenant), _) => vec![Some(tenant_for(&caller, Some(&tenant))?)],
@@ -104,7 +104,7 @@ async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
-) -> Answer<axum::Json<Attachment>> {
+) -> ApiResult<axum::Json<Attachment>> {
     let tenant = tenant_for(&caller, query.tenant.as_deref())?;
     let found = attachments::find(&control, &tenant, &id).await?;
     let found = found.ok_or_else(|| ApiError::not_found("attachment", &id))?;
@@ -129,7 +129,7 @@ async fn put(
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
     Json(new): Json<NewAttachment>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     check_set_name(&id)?;
     let tenant = match (&new.tenant, &query.tenant) {
         (Some(body), Some(query)) if body != query => {
@@ -156,7 +156,7 @@ async fn put(
     Ok(stored(is_new, view(&control, &tenant, &id, new.volumes, sees_nodes)))
 }
 
-fn check_volumes(volumes: &[String]) -> Answer<()> {
+fn check_volumes(volumes: &[String]) -> ApiResult<()> {
     if volumes.is_empty() || volumes.len() > MOST {
         let value = Some(format!("{} volumes", volumes.len()));
         return Err(ApiError::field("volumes", value, "1 to 64 volumes"));
@@ -180,7 +180,7 @@ async fn remove(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Query(query): Query<TenantQuery>,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     let tenant = tenant_for(&caller, query.tenant.as_deref())?;
     if attachments::find(&control, &tenant, &id).await?.is_none() {
         return Err(ApiError::not_found("attachment", &id));

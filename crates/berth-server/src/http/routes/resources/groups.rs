@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::{Put, Resource, check_name, get_resource, resource_routes};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{PageQuery, page_of_map};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::tenant_for;
@@ -52,7 +52,7 @@ impl Resource for Group {
         control: &ControlPlane,
         caller: &Caller,
         query: &PageQuery,
-    ) -> Answer<Page<Self>> {
+    ) -> ApiResult<Page<Self>> {
         control.wait_for_read_your_writes().await;
         let catalog = control.catalog.read();
         let view =
@@ -60,7 +60,7 @@ impl Resource for Group {
         page_of_map(&catalog.groups, query, view)
     }
 
-    async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
+    async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<Option<Self>> {
         control.wait_for_read_your_writes().await;
         let catalog = control.catalog.read();
         let group = catalog.groups.get(id).filter(|group| is_visible(caller, group));
@@ -72,7 +72,7 @@ impl Resource for Group {
         caller: &Caller,
         id: &str,
         new: NewGroup,
-    ) -> Answer<Put> {
+    ) -> ApiResult<Put> {
         check_name("id", id)?;
         if new.max_per_domain == Some(0) {
             return Err(ApiError::field("max_per_domain", Some("0".to_owned()), "1 or more"));
@@ -97,7 +97,7 @@ impl Resource for Group {
         Ok(Put { op: Op::PutGroup(group), is_new: known.is_none() })
     }
 
-    async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Op> {
+    async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<Op> {
         let group: Self = get_resource(control, caller, id).await?;
         if !may_change(caller, group.tenant.as_deref()) {
             let detail = format!("group {id:?} is open to all tenants; only operators remove it");

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use super::Routes;
 use crate::http::list::PageQuery;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::{Caller, is_name};
 
@@ -57,11 +57,14 @@ trait Resource: Serialize + Sized + Send {
     type Spec: DeserializeOwned + Send;
 
     /// A page of those that the caller may see, in order of name.
-    async fn list(control: &ControlPlane, caller: &Caller, query: &PageQuery)
-    -> Answer<Page<Self>>;
+    async fn list(
+        control: &ControlPlane,
+        caller: &Caller,
+        query: &PageQuery,
+    ) -> ApiResult<Page<Self>>;
 
     /// The one of that name; absent as well when the caller may not see it.
-    async fn find(control: &ControlPlane, caller: &Caller, name: &str) -> Answer<Option<Self>>;
+    async fn find(control: &ControlPlane, caller: &Caller, name: &str) -> ApiResult<Option<Self>>;
 
     /// Checks what is to be stored.
     async fn check_put(
@@ -69,17 +72,17 @@ trait Resource: Serialize + Sized + Send {
         caller: &Caller,
         name: &str,
         spec: Self::Spec,
-    ) -> Answer<Put>;
+    ) -> ApiResult<Put>;
 
     /// Checks that it may be removed. Returns the operation that removes it.
-    async fn check_remove(control: &ControlPlane, caller: &Caller, name: &str) -> Answer<Op>;
+    async fn check_remove(control: &ControlPlane, caller: &Caller, name: &str) -> ApiResult<Op>;
 }
 
 async fn get_resource<T: Resource>(
     control: &ControlPlane,
     caller: &Caller,
     name: &str,
-) -> Answer<T> {
+) -> ApiResult<T> {
     let found = T::find(control, caller, name).await?;
     found.ok_or_else(|| ApiError::not_found(T::NOUN, name))
 }
@@ -89,7 +92,7 @@ async fn put_resource<T: Resource>(
     caller: &Caller,
     name: &str,
     spec: T::Spec,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let Put { op, is_new } = T::check_put(control, caller, name, spec).await?;
     control.administer(caller, T::PUT_ACTION, name, op).await?;
     Ok(stored(is_new, get_resource::<T>(control, caller, name).await?))
@@ -99,7 +102,7 @@ async fn remove_resource<T: Resource>(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     name: &str,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     let op = T::check_remove(control, caller, name).await?;
     match control.administer(caller, T::REMOVE_ACTION, name, op).await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -130,7 +133,7 @@ macro_rules! resource_routes {
         async fn list(
             crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Query(query): Query<crate::http::list::PageQuery>,
-        ) -> Answer<axum::Json<berth_api::Page<$resource>>> {
+        ) -> ApiResult<axum::Json<berth_api::Page<$resource>>> {
             <$resource as Resource>::list(&control, &caller, &query).await.map(axum::Json)
         }
 
@@ -141,7 +144,7 @@ macro_rules! resource_routes {
         async fn get(
             crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
-        ) -> Answer<axum::Json<$resource>> {
+        ) -> ApiResult<axum::Json<$resource>> {
             super::get_resource(&control, &caller, &name).await.map(axum::Json)
         }
 
@@ -157,7 +160,7 @@ macro_rules! resource_routes {
             crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
             Json(spec): Json<$spec>,
-        ) -> Answer<axum::response::Response> {
+        ) -> ApiResult<axum::response::Response> {
             super::put_resource::<$resource>(&control, &caller, &name, spec).await
         }
 
@@ -168,7 +171,7 @@ macro_rules! resource_routes {
         async fn remove(
             crate::http::extract::RequestContext { control, caller }: crate::http::extract::RequestContext,
             Path(name): Path<String>,
-        ) -> Answer<http::StatusCode> {
+        ) -> ApiResult<http::StatusCode> {
             super::remove_resource::<$resource>(&control, &caller, &name).await
         }
     };
@@ -176,7 +179,7 @@ macro_rules! resource_routes {
 use resource_routes;
 
 /// Refuses what cannot be a name.
-fn check_name(field: &str, name: &str) -> Answer<()> {
+fn check_name(field: &str, name: &str) -> ApiResult<()> {
     if is_name(name) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use berth_ledger::{Op, Text};
 use super::{Put, Resource, check_name, resource_routes};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{PageQuery, page_by_name};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
@@ -39,7 +39,7 @@ fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
     }
 }
 
-async fn all(control: &ControlPlane) -> Answer<Vec<Pool>> {
+async fn all(control: &ControlPlane) -> ApiResult<Vec<Pool>> {
     let pools = control.read(berth_ledger::Ledger::pools).await?;
     Ok(pools.into_iter().map(view).collect())
 }
@@ -50,11 +50,11 @@ impl Resource for Pool {
     const REMOVE_ACTION: &'static str = "pool.remove";
     type Spec = NewPool;
 
-    async fn list(control: &ControlPlane, _: &Caller, query: &PageQuery) -> Answer<Page<Self>> {
+    async fn list(control: &ControlPlane, _: &Caller, query: &PageQuery) -> ApiResult<Page<Self>> {
         page_by_name(all(control).await?, |pool| &pool.id, query)
     }
 
-    async fn find(control: &ControlPlane, _: &Caller, id: &str) -> Answer<Option<Self>> {
+    async fn find(control: &ControlPlane, _: &Caller, id: &str) -> ApiResult<Option<Self>> {
         Ok(all(control).await?.into_iter().find(|pool| pool.id == id))
     }
 
@@ -63,7 +63,7 @@ impl Resource for Pool {
         caller: &Caller,
         id: &str,
         new: NewPool,
-    ) -> Answer<Put> {
+    ) -> ApiResult<Put> {
         check_name("id", id)?;
         let mut pool = berth_ledger::Pool::parse(id, &new.range).map_err(|invalid| {
             ApiError::field("range", Some(format!("{:?}", invalid.range)), invalid.accepted)
@@ -73,7 +73,7 @@ impl Resource for Pool {
         Ok(Put { op: Op::PutPool(pool), is_new })
     }
 
-    async fn check_remove(_: &ControlPlane, _: &Caller, id: &str) -> Answer<Op> {
+    async fn check_remove(_: &ControlPlane, _: &Caller, id: &str) -> ApiResult<Op> {
         Ok(Op::RemovePool(Text::from(id)))
     }
 }

@@ -6,7 +6,7 @@ use berth_ledger::{Op, Text};
 use super::{Put, Resource, check_name, resource_routes};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{PageQuery, page_by_name};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 
@@ -48,7 +48,7 @@ fn view(found: &berth_ledger::QuotaUse) -> QuotaUse {
 }
 
 /// Quotas that a caller may see, in order of tenant.
-async fn visible(control: &ControlPlane, caller: &Caller) -> Answer<Vec<QuotaUse>> {
+async fn visible(control: &ControlPlane, caller: &Caller) -> ApiResult<Vec<QuotaUse>> {
     let quotas = control.read(berth_ledger::Ledger::quotas).await?;
     Ok(quotas.iter().filter(|quota| caller.sees(&quota.tenant)).map(view).collect())
 }
@@ -63,11 +63,15 @@ impl Resource for QuotaUse {
         control: &ControlPlane,
         caller: &Caller,
         query: &PageQuery,
-    ) -> Answer<Page<Self>> {
+    ) -> ApiResult<Page<Self>> {
         page_by_name(visible(control, caller).await?, |quota| &quota.tenant, query)
     }
 
-    async fn find(control: &ControlPlane, caller: &Caller, tenant: &str) -> Answer<Option<Self>> {
+    async fn find(
+        control: &ControlPlane,
+        caller: &Caller,
+        tenant: &str,
+    ) -> ApiResult<Option<Self>> {
         Ok(visible(control, caller).await?.into_iter().find(|quota| quota.tenant == tenant))
     }
 
@@ -76,7 +80,7 @@ impl Resource for QuotaUse {
         caller: &Caller,
         tenant: &str,
         new: Quota,
-    ) -> Answer<Put> {
+    ) -> ApiResult<Put> {
         check_name("tenant", tenant)?;
         for (field, value) in [
             ("cpu_milli", new.cpu_milli),
@@ -99,7 +103,7 @@ impl Resource for QuotaUse {
         Ok(Put { op: Op::PutQuota { tenant: Text::from(tenant), quota }, is_new })
     }
 
-    async fn check_remove(_: &ControlPlane, _: &Caller, tenant: &str) -> Answer<Op> {
+    async fn check_remove(_: &ControlPlane, _: &Caller, tenant: &str) -> ApiResult<Op> {
         Ok(Op::RemoveQuota(Text::from(tenant)))
     }
 }

@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 use super::check_name;
 use crate::http::extract::{Json, Path, RequestContext};
 use crate::http::routes::Routes;
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(put))
@@ -25,7 +25,7 @@ async fn put(
     RequestContext { control, caller }: RequestContext,
     Path(env): Path<String>,
     Json(secrets): Json<Secrets>,
-) -> Answer<axum::Json<Secrets>> {
+) -> ApiResult<axum::Json<Secrets>> {
     check_name("env", &env)?;
     if let Some(version) = &secrets.version {
         check_name("version", version)?;

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use crate::http::extract::{Json, Path, RequestContext};
 use crate::http::routes::Routes;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::moves::volume;
 
@@ -30,7 +30,7 @@ async fn begin(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
     Json(request): Json<MoveVolume>,
-) -> Answer<axum::Json<VolumeMove>> {
+) -> ApiResult<axum::Json<VolumeMove>> {
     Ok(axum::Json(volume::start(&control, &caller, &id, &request).await?))
 }
 
@@ -41,7 +41,7 @@ async fn begin(
 async fn get(
     State(control): State<Arc<ControlPlane>>,
     Path(id): Path<String>,
-) -> Answer<axum::Json<VolumeMove>> {
+) -> ApiResult<axum::Json<VolumeMove>> {
     let known = control.moves.volume_moves.get(&id);
     let known = known.ok_or_else(|| ApiError::not_found("move of volume", &id))?;
     Ok(axum::Json(volume::view(&id, &known.value)))
@@ -56,7 +56,7 @@ async fn get(
 async fn cancel(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
-) -> Answer<axum::Json<VolumeMove>> {
+) -> ApiResult<axum::Json<VolumeMove>> {
     Ok(axum::Json(volume::cancel(&control, &caller, &id).await?))
 }
 
@@ -71,7 +71,7 @@ async fn report(
     RequestContext { control, caller }: RequestContext,
     Path(node): Path<NodeId>,
     Json(report): Json<VolumeMoveReport>,
-) -> Answer<axum::Json<VolumeMove>> {
+) -> ApiResult<axum::Json<VolumeMove>> {
     control.node_for(&caller, &node)?;
     Ok(axum::Json(volume::report(&control, &node, &report).await?))
 }

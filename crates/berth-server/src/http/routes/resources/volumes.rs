@@ -6,7 +6,7 @@ use berth_ledger::{ClaimKey, Op, Text};
 use super::{Put, Resource, check_name, get_resource, resource_routes};
 use crate::http::extract::{Json, Path, Query};
 use crate::http::list::{PageQuery, page_of_map};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::CatalogState;
@@ -62,14 +62,14 @@ impl Resource for Volume {
         control: &ControlPlane,
         caller: &Caller,
         query: &PageQuery,
-    ) -> Answer<Page<Self>> {
+    ) -> ApiResult<Page<Self>> {
         control.wait_for_read_your_writes().await;
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
         let catalog = control.catalog.read();
         page_of_map(&catalog.volumes, query, |volume| view(&catalog, caller, sees_nodes, volume))
     }
 
-    async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Option<Self>> {
+    async fn find(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<Option<Self>> {
         control.wait_for_read_your_writes().await;
         let sees_nodes = Audience::of(control, caller, "").sees_nodes();
         let catalog = control.catalog.read();
@@ -81,7 +81,7 @@ impl Resource for Volume {
         _: &Caller,
         id: &str,
         new: NewVolume,
-    ) -> Answer<Put> {
+    ) -> ApiResult<Put> {
         check_name("id", id)?;
         if let Some(tenant) = &new.tenant {
             check_name("tenant", tenant)?;
@@ -105,7 +105,7 @@ impl Resource for Volume {
         Ok(Put { op: Op::PutVolume(volume), is_new })
     }
 
-    async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> Answer<Op> {
+    async fn check_remove(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<Op> {
         get_resource::<Self>(control, caller, id).await?;
         Ok(Op::RemoveVolume(Text::from(id)))
     }

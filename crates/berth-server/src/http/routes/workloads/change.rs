@@ -6,7 +6,7 @@ use axum::response::Response;
 use berth_api::{
     ChangeRollout, NewWorkload, Page, PastRevision, RolloutAction, ScaleWorkload, Workload,
 };
-use berth_ledger::{Answer as LedgerAnswer, Expect, Op, Outcome};
+use berth_ledger::{Answer, Expect, Op, Outcome};
 use http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use super::{check, find, hidden, key_of, read, tagged};
 use crate::http::extract::{IfMatch, Json, Path, RequestContext};
 use crate::http::routes::Routes;
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::workload::{Definition, WorkloadKey};
 use berth_control::{ControlPlane, unexpected};
@@ -47,8 +47,8 @@ pub(super) async fn change(
     caller: &Caller,
     key: &WorkloadKey,
     if_match: &IfMatch,
-    next: impl Fn(Option<&Definition>) -> Answer<Definition>,
-) -> Answer<ChangeOutcome> {
+    next: impl Fn(Option<&Definition>) -> ApiResult<Definition>,
+) -> ApiResult<ChangeOutcome> {
     let wanted = if_match.number()?;
     for _ in 0..TRIES {
         control.wait_for_read_your_writes().await;
@@ -68,14 +68,14 @@ pub(super) async fn change(
         let op = Op::PutWorkload { workload: next.row(), expect };
         let subject = format!("{}/{}", key.0, key.1);
         match control.call(caller, "workload.put", subject, None, op).await? {
-            LedgerAnswer::Outcome(Outcome::Done | Outcome::Unchanged) => {
+            Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {
                 let is_new = current.is_none();
                 return Ok(if is_new { ChangeOutcome::Stored } else { ChangeOutcome::Edited });
             }
-            LedgerAnswer::Outcome(Outcome::Impossible(why)) => {
+            Answer::Outcome(Outcome::Impossible(why)) => {
                 return Err(ApiError::conflict("impossible", why));
             }
-            LedgerAnswer::Outcome(Outcome::Stale { .. }) => {
+            Answer::Outcome(Outcome::Stale { .. }) => {
                 // Another server changed it, and this one has not applied the change yet.
                 tokio::time::sleep(std::time::Duration::from_millis(60)).await;
             }
@@ -101,7 +101,7 @@ async fn scale(
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ScaleWorkload>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     find(&control, &caller, &tenant, &name).await?;
     check::replicas(request.replicas)?;
     change(&control, &caller, &key_of(&tenant, &name), &if_match, |now| {
@@ -129,7 +129,7 @@ async fn rollout(
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(request): Json<ChangeRollout>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     find(&control, &caller, &tenant, &name).await?;
     if let Some(revision) = request.to_revision.filter(|_| request.action != RolloutAction::Undo) {
         let accepted = "absent unless action is undo";
@@ -186,7 +186,7 @@ fn no_revision(now: &Definition, wanted: Option<i64>) -> ApiError {
 async fn revisions(
     RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
-) -> Answer<axum::Json<Page<PastRevision>>> {
+) -> ApiResult<axum::Json<Page<PastRevision>>> {
     let found = find(&control, &caller, &tenant, &name).await?;
     let items = found.body.history.iter().rev().cloned().collect();
     Ok(axum::Json(Page { items, next: None }))
@@ -204,7 +204,7 @@ async fn check_new(
     RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
     Json(new): Json<NewWorkload>,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     if !caller.sees(&tenant) {
         return Err(hidden(&name));
     }

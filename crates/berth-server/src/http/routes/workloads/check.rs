@@ -2,7 +2,7 @@
 
 use berth_api::NewWorkload;
 
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::attachments::volumes_of;
 use berth_control::caller::is_name;
@@ -17,7 +17,7 @@ pub(super) async fn new(
     tenant: &str,
     name: &str,
     new: &NewWorkload,
-) -> Answer<()> {
+) -> ApiResult<()> {
     for (field, value) in [("tenant", tenant), ("name", name)] {
         if !is_name(value) {
             let value = Some(format!("{value:?}"));
@@ -51,7 +51,7 @@ pub(super) async fn new(
 }
 
 /// Refuses more replicas than there may be.
-pub(super) fn replicas(replicas: u32) -> Answer<()> {
+pub(super) fn replicas(replicas: u32) -> ApiResult<()> {
     if replicas > MOST {
         return Err(ApiError::field("replicas", Some(replicas.to_string()), "0 to 100000"));
     }
@@ -59,7 +59,7 @@ pub(super) fn replicas(replicas: u32) -> Answer<()> {
 }
 
 /// Refuses more than one replica where only one may write.
-pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool) -> Answer<()> {
+pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool) -> ApiResult<()> {
     let Some(replicas) = replicas.filter(|replicas| has_volumes && *replicas > 1) else {
         return Ok(());
     };
@@ -72,7 +72,7 @@ pub(super) fn single_writer(name: &str, replicas: Option<u32>, has_volumes: bool
 }
 
 /// Refuses volumes on different nodes: no instance could run on the node of all of them.
-fn one_home(control: &ControlPlane, tenant: &str, volumes: &[String]) -> Answer<()> {
+fn one_home(control: &ControlPlane, tenant: &str, volumes: &[String]) -> ApiResult<()> {
     let catalog = control.catalog.read();
     // Others' volumes are as if they were not there.
     let known = volumes.iter().filter_map(|id| catalog.volumes.get(id));
@@ -91,7 +91,7 @@ fn one_home(control: &ControlPlane, tenant: &str, volumes: &[String]) -> Answer<
     }
 }
 
-fn template(name: &str, new: &NewWorkload) -> Answer<()> {
+fn template(name: &str, new: &NewWorkload) -> ApiResult<()> {
     let template = &new.template;
     let wrong = |field: &str, value: String, accepted: &str| {
         Err(ApiError::field(&format!("template.{field}"), Some(value), accepted))

@@ -11,7 +11,7 @@ use super::view;
 use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
 use crate::http::routes::{Routes, TenantQuery};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, tenant_for};
@@ -66,7 +66,7 @@ fn env(
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListEnvironmentsQuery>,
-) -> Answer<axum::Json<Page<Env>>> {
+) -> ApiResult<axum::Json<Page<Env>>> {
     let limit = page_limit(query.limit)?;
     let tenant =
         query.tenant.as_deref().map(|tenant| tenant_for(&caller, Some(tenant))).transpose()?;
@@ -83,7 +83,7 @@ async fn list(
     Ok(axum::Json(Page { items, next: page.next }))
 }
 
-fn read_cursor(text: &str) -> Answer<(String, String)> {
+fn read_cursor(text: &str) -> ApiResult<(String, String)> {
     serde_json::from_str(text).map_err(|_| invalid_cursor(text))
 }
 
@@ -97,7 +97,7 @@ async fn get(
     RequestContext { control, caller }: RequestContext,
     Path(name): Path<String>,
     Query(query): Query<TenantQuery>,
-) -> Answer<axum::Json<Env>> {
+) -> ApiResult<axum::Json<Env>> {
     let tenant = tenant_for(&caller, query.tenant.as_deref())?;
     control.wait_for_read_your_writes().await;
     let is_wanted =

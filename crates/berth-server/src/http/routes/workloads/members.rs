@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 use super::find;
 use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::Routes;
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use berth_control::catalog::{CatalogState, ClaimEntry};
 use berth_control::clock::moment;
 use berth_control::placement::Audience;
@@ -32,7 +32,7 @@ pub(super) fn routes() -> Routes {
 async fn members(
     RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
-) -> Answer<axum::Json<Page<Member>>> {
+) -> ApiResult<axum::Json<Page<Member>>> {
     let found = find(&control, &caller, &tenant, &name).await?;
     let sees_nodes = Audience::of(&control, &caller, &tenant).sees_nodes();
     let catalog = control.catalog.read();

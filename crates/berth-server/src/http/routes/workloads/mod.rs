@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::Routes;
 use crate::http::extract::{IfMatch, Json, Path, Query, RequestContext};
 use crate::http::list::{first_page, invalid_cursor, list_query, page_limit};
-use crate::problem::{Answer, ApiError};
+use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::placement::{Audience, tenant_for};
@@ -47,7 +47,7 @@ async fn find(
     caller: &Caller,
     tenant: &str,
     name: &str,
-) -> Answer<Arc<Definition>> {
+) -> ApiResult<Arc<Definition>> {
     if !caller.sees(tenant) {
         return Err(hidden(name));
     }
@@ -62,7 +62,7 @@ async fn read(
     caller: &Caller,
     tenant: &str,
     name: &str,
-) -> Answer<Workload> {
+) -> ApiResult<Workload> {
     let found = find(control, caller, tenant, name).await?;
     Ok(view::of(control, &found, &Audience::of(control, caller, tenant)))
 }
@@ -92,7 +92,7 @@ list_query! {
 async fn list(
     RequestContext { control, caller }: RequestContext,
     Query(query): Query<ListWorkloadsQuery>,
-) -> Answer<axum::Json<Page<Workload>>> {
+) -> ApiResult<axum::Json<Page<Workload>>> {
     let limit = page_limit(query.limit)?;
     let tenant =
         query.tenant.as_deref().map(|tenant| tenant_for(&caller, Some(tenant))).transpose()?;
@@ -122,7 +122,7 @@ fn cursor(found: &Definition) -> String {
     serde_json::to_string(&(found.tenant(), found.name())).unwrap_or_default()
 }
 
-fn read_cursor(text: &str) -> Answer<WorkloadKey> {
+fn read_cursor(text: &str) -> ApiResult<WorkloadKey> {
     serde_json::from_str(text)
         .map(|(tenant, name): (String, String)| key_of(&tenant, &name))
         .map_err(|_| invalid_cursor(text))
@@ -138,7 +138,7 @@ fn read_cursor(text: &str) -> Answer<WorkloadKey> {
 async fn get(
     RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     Ok(tagged(StatusCode::OK, &read(&control, &caller, &tenant, &name).await?))
 }
 
@@ -163,7 +163,7 @@ async fn put(
     Path((tenant, name)): Path<(String, String)>,
     if_match: IfMatch,
     Json(new): Json<NewWorkload>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     if !caller.sees(&tenant) {
         return Err(hidden(&name));
     }
@@ -198,7 +198,7 @@ async fn put(
 async fn remove(
     RequestContext { control, caller }: RequestContext,
     Path((tenant, name)): Path<(String, String)>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     find(&control, &caller, &tenant, &name).await?;
     let key = key_of(&tenant, &name);
     let any = IfMatch::default();
