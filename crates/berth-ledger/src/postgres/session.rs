@@ -51,13 +51,42 @@ pub(crate) struct Session {
     // Dropped before the runtime that carries it.
     client: Client,
     statements: FxHashMap<String, Statement>,
-    runtime: Runtime,
+    runtime: ConnectionRuntime,
     /// Round trips to the server.
     #[cfg(test)]
     pub(crate) round_trips: u32,
     /// Statements that were run.
     #[cfg(test)]
     pub(crate) statements_run: u32,
+}
+
+/// The runtime that drives a connection.
+///
+/// It ends without waiting: the last handle of a ledger may be dropped in an async task, where a
+/// runtime that waits for its threads panics.
+struct ConnectionRuntime(Option<Runtime>);
+
+impl ConnectionRuntime {
+    fn start() -> std::io::Result<Self> {
+        Ok(Self(Some(Builder::new_current_thread().enable_all().build()?)))
+    }
+
+    fn get(&self) -> &Runtime {
+        let Some(runtime) = &self.0 else { unreachable!("only drop takes it") };
+        runtime
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.get().block_on(future)
+    }
+}
+
+impl Drop for ConnectionRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Where to connect to, and how.
@@ -112,20 +141,20 @@ fn without_password(url: &str) -> String {
 impl Session {
     /// Opens a connection.
     pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
-        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = ConnectionRuntime::start();
         let runtime =
             runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
         // The connection moves whenever this thread waits for an answer; its errors reach every
         // waiting call.
         let connected = match &target.tls {
             None => runtime.block_on(target.config.connect(NoTls)).map(|(client, connection)| {
-                runtime.spawn(connection);
+                runtime.get().spawn(connection);
                 client
             }),
             Some(tls) => {
                 let connected = runtime.block_on(target.config.connect(tls.clone()));
                 connected.map(|(client, connection)| {
-                    runtime.spawn(connection);
+                    runtime.get().spawn(connection);
                     client
                 })
             }

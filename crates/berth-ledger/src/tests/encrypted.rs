@@ -37,12 +37,12 @@ fn made_for(name: &str) -> IssuedCertificate {
 fn server(made: &IssuedCertificate) -> TempPostgres {
     let mut server = TempPostgres::start(Options::quick()).unwrap();
     let folder = server.data_folder().to_owned();
-    let tenant = std::fs::metadata(&folder).unwrap();
+    let owner = std::fs::metadata(&folder).unwrap();
     for (name, text) in [("server.crt", &made.certificate), ("server.key", &made.key)] {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        chown(&path, Some(tenant.uid()), Some(tenant.gid())).unwrap();
+        chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
     server.psql("ALTER SYSTEM SET ssl = on").unwrap();
     server.restart().unwrap();

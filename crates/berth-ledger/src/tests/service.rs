@@ -2,7 +2,7 @@
 
 use berth_engine::{InstanceId, NodeId};
 
-use super::{TestLedger, granted, new_database, on_every_database, release, request, server};
+use super::{TestLedger, granted, new_database, on_every_database, open, release, request, server};
 use crate::model::{
     Advance, Answer, AuditEntry, AuditFilter, Audited, ClaimKey, EventBody, Expect, Op, Outcome,
     Plan, Step, Text, Verdict,
@@ -332,4 +332,13 @@ fn a_name_that_no_database_can_store_is_refused_and_not_a_fault() {
         let planned = test.planned(odd, "n1", "z", "r");
         assert!(matches!(test.commit(vec![planned]), Verdict::Refused(_)));
     });
+}
+
+#[test]
+fn a_ledger_on_postgres_may_be_dropped_in_an_async_task() {
+    let server = server();
+    let database = open(&new_database(&server), Isolation::ReadCommitted);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    // A connection that waits for its threads when it is dropped panics here.
+    runtime.block_on(async { drop(database) });
 }
