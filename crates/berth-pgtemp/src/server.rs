@@ -65,7 +65,7 @@ impl Server {
         self.end("INT")
     }
 
-    /// Immediate shutdown: nothing is written any more. For data that nobody will read again.
+    /// Immediate shutdown: nothing more is written. For data that is not needed again.
     pub(crate) fn abandon(&mut self) -> Result<(), CommandError> {
         self.end("QUIT")
     }

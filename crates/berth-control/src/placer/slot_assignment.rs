@@ -46,7 +46,7 @@ impl Planner {
     ) -> Option<SlotAssignment> {
         let workload = instance.workload.as_deref()?;
         let key = (Text::from(instance.tenant.as_str()), Text::from(workload));
-        // An instance that is placed keeps its slot; that it is placed is said elsewhere.
+        // An instance that is placed keeps its slot; its placement is reported elsewhere.
         if self.replica.slots.has(instance.id) {
             return None;
         }

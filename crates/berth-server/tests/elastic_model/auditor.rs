@@ -21,7 +21,7 @@ pub(crate) struct Truth {
     pub(crate) bounds: (Pair, Pair),
     /// The highest number that its agent was answered.
     pub(crate) seq: u64,
-    /// The role and node of the claim that it must have beside the primary one while it moves.
+    /// The role and node of the claim that it must have in addition to the primary one while it moves.
     pub(crate) second_claim: Option<(&'static str, String)>,
 }
 
