@@ -6,6 +6,7 @@ mod instrument;
 mod list;
 mod openapi;
 mod routes;
+mod same_origin;
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use crate::state::AppState;
 pub use auth::{CertifiedNode, OverTls};
 pub(crate) use auth::{caller, from as caller_from};
 pub use openapi::openapi;
+pub use same_origin::ServedAt;
+pub(crate) use same_origin::check_local;
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

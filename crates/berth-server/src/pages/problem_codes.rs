@@ -42,6 +42,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "See why they exit: berth events --kind instance.released.",
     ),
     (
+        "cross_site",
+        "A page of another origin caused the browser to send this request.",
+        "Send it from this server's own pages or from a program that is no browser.",
+    ),
+    (
         "cursor_too_old",
         "The log no longer contains the requested event.",
         "Read the current state, and continue from its cursor.",
@@ -55,6 +60,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "deleting",
         "The workload is being removed; its members are released first.",
         "Wait until it is gone, then store it again.",
+    ),
+    (
+        "foreign_host",
+        "The server needs no sign-in, and the request names a host that is not its own address.",
+        "Use localhost or a loopback address with the server's port, or send a token.",
     ),
     (
         "impossible",

@@ -15,6 +15,7 @@ use super::{Routes, decisions};
 use crate::access::AccessControl;
 use crate::http::auth::{COOKIE, OverTls};
 use crate::http::extract::{Path, RequestContext};
+use crate::http::same_origin::check_form;
 use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
@@ -131,12 +132,12 @@ struct SignIn {
     request_body(content = String, content_type = "application/x-www-form-urlencoded", description = "`token=TOKEN`"),
     responses(
         (status = 303, description = "Signed in."),
-        (status = 403, description = "The token is not valid.", content_type = "text/html", body = String),
+        (status = 403, description = "The token is not valid, or another site sent the form.", content_type = "text/html", body = String),
     ))]
 async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> Response {
     let wrong = |why| pages::html(StatusCode::FORBIDDEN, &SignInPage::new(None, Some(why)));
     let (parts, body) = request.into_parts();
-    if is_from_elsewhere(&parts.headers) {
+    if check_form(&parts.uri, &parts.headers).is_err() {
         return wrong("This came from another site. Paste the token here yourself.");
     }
     let secure = is_secure(&parts.headers, parts.extensions.get::<OverTls>().is_some());
@@ -158,8 +159,14 @@ async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> 
 
 /// Sign out
 #[utoipa::path(post, path = "/sign-out", tag = "pages",
-    responses((status = 303, description = "Signed out.")))]
+    responses(
+        (status = 303, description = "Signed out."),
+        (status = 403, description = "Another site sent the form.", content_type = "text/html", body = String),
+    ))]
 async fn sign_out(request: Request) -> Response {
+    if let Err(error) = check_form(request.uri(), request.headers()) {
+        return ErrorPage::response(&error, None);
+    }
     let mut response = Redirect::to("/sign-in").into_response();
     let over_tls = request.extensions().get::<OverTls>().is_some();
     set_cookie(&mut response, "", Some(0), is_secure(request.headers(), over_tls));
@@ -171,12 +178,6 @@ fn read_form(bytes: &[u8]) -> Option<SignIn> {
     let text = std::str::from_utf8(bytes).ok()?;
     let uri: Uri = format!("/?{text}").parse().ok()?;
     axum::extract::Query::<SignIn>::try_from_uri(&uri).ok().map(|form| form.0)
-}
-
-/// Whether the browser marks this request as cross-site.
-fn is_from_elsewhere(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
-    site.is_some_and(|site| site == "cross-site" || site == "same-site")
 }
 
 /// Whether the browser came over TLS, to us or to a proxy before us.
