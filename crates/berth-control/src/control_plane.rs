@@ -21,7 +21,10 @@ use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::settings::Settings;
-use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, drains, volume_moves};
+use crate::state::instance_ids::InstanceIdKey;
+use crate::state::{
+    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, drains, volume_moves,
+};
 use crate::workload::WorkloadKey;
 
 /// The handle that callers and reconcilers share.
@@ -49,6 +52,7 @@ pub struct ControlPlane {
     pub(crate) locality: LocalityKey,
 }
 
+    pub(crate) instance_ids: InstanceIdKey,
 /// What changes while a control plane runs: its settings, and whether it is to stop.
 pub struct Lifecycle {
     settings: ArcSwap<Settings>,

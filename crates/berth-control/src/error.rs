@@ -411,7 +411,7 @@ pub fn describe_guard(guard: &Guard) -> String {
         Guard::UnknownVolume(volume) => format!("there is no volume {volume}"),
         Guard::VolumeHome { volume, home } => format!("volume {volume} lives on node {home}"),
         Guard::VolumeInUse { volume, .. } => format!("volume {volume} is in use"),
-        Guard::AlreadyPlaced { key, .. } => format!("instance {} is already placed", key.instance),
+        Guard::AlreadyPlaced { key, .. } => format!("instance id {} is in use", key.instance),
         Guard::SlotTaken { slot, .. } => format!("slot {} is taken", slot.slot),
     }
 }

@@ -23,7 +23,10 @@ use crate::moves::volume::VolumeMoveDriver;
 use crate::placer::{Placer, PlacerOptions};
 use crate::queue::TicketGranter;
 use crate::settings::Settings;
-use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, load_secret};
+use crate::state::instance_ids::InstanceIdKey;
+use crate::state::{
+    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, load_secret,
+};
 use crate::workloads::WorkloadReconciler;
 
 /// How a control plane is started.
@@ -81,6 +84,7 @@ impl ControlPlane {
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
             ledger,
+            instance_ids: InstanceIdKey::load(&ledger)?,
         });
         let mut followers = options.followers;
         followers.extend(control.followers());

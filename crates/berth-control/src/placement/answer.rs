@@ -94,6 +94,10 @@ fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
             "already_placed",
             format!("instance {id} is already placed; release it first or use a new id"),
         ),
+        InvalidRequest::InstanceIdUnavailable { .. } => {
+            ControlError::conflict("instance_id_unavailable", invalid.to_string())
+                .remedy("leave the id out to get a new one, or choose another")
+        }
         InvalidRequest::UnknownGroup { .. } => {
             ControlError::conflict("unknown_group", invalid.to_string())
         }

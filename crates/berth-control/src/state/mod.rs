@@ -6,6 +6,7 @@
 pub mod degradations;
 pub mod drains;
 pub mod evacuations;
+pub(crate) mod instance_ids;
 pub mod migrations;
 mod node_liveness;
 mod permits;

@@ -264,6 +264,9 @@ impl Engine {
     pub(crate) fn validate(&self, request: &InstanceRequest) -> Result<(), InvalidRequest> {
         request.validate()?;
         if let Some(node) = self.fleet.node_of(request.id) {
+            if self.fleet.tenant_of(request.id) != Some(&request.tenant) {
+                return Err(InvalidRequest::InstanceIdUnavailable { id: request.id });
+            }
             return Err(InvalidRequest::AlreadyPlaced { id: request.id, node: node.clone() });
         }
         let joins = |id: &str| {

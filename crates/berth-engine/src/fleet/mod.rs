@@ -163,6 +163,12 @@ impl Fleet {
     /// A group as it was defined.
     #[must_use]
     pub fn group(&self, id: &str) -> Option<&Group> {
+    /// The tenant of an instance that is placed.
+    #[must_use]
+    pub fn tenant_of(&self, instance: InstanceId) -> Option<&str> {
+        self.instance(instance).map(|row| self.texts.text(row.tenant))
+    }
+
         self.groups.get(id).map(|row| &row.group)
     }
 

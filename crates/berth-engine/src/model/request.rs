@@ -419,6 +419,12 @@ pub enum InvalidRequest {
         /// Where it is.
         node: NodeId,
     },
+    /// The instance id belongs to another tenant, of which nothing is told.
+    #[error("instance id {id} is not available; use a new id")]
+    InstanceIdUnavailable {
+        /// The instance.
+        id: InstanceId,
+    },
     /// Something that is named more than once: a group, or an instance in a batch.
     #[error("{value}; name it once")]
     Duplicate {

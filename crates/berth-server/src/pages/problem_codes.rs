@@ -72,6 +72,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Resolve what the detail names, then try again.",
     ),
     (
+        "instance_id_unavailable",
+        "The instance id in the request cannot be used.",
+        "Leave the id out to get a new one, or choose another.",
+    ),
+    (
         "invalid_request",
         "The request is invalid; the fields name what is wrong and what is accepted.",
         "Correct the fields that are named.",
