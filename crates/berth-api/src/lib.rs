@@ -40,8 +40,8 @@ pub use elastic::{
 };
 pub use event::Event;
 pub use node::{
-    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ImportLine,
-    ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
+    Assignment, AssignmentList, FailureCause, FoundInstance, Heartbeat, HeartbeatResponse,
+    ImportLine, ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
     ReportedInstance, RunState, RunningInstance,
 };
 pub use place::{

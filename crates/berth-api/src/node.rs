@@ -74,6 +74,18 @@ pub enum RunState {
     Failed,
 }
 
+/// What made an instance fail to start, as far as its agent can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCause {
+    /// The node: no instance would start there now.
+    Node,
+    /// The instance: it would start nowhere. Does not count against the node.
+    Instance,
+    /// Either. Counts against the node together with failures of other tenants.
+    Unknown,
+}
+
 /// An instance that an agent finds on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +102,9 @@ pub struct RunningInstance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub reason: Option<String>,
+    /// For one that failed to start: what made it fail; absent: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
     /// For an instance that Berth did not place: what it uses, so that it can be charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<FoundInstance>,

@@ -70,7 +70,7 @@ fn full_node() -> NodeFacts {
         facts.hardware_class = -3;
         facts.networks = vec![Network { tag: "admin".to_owned(), link: LinkState::Unknown }];
         facts.cached_images = vec!["alpine".to_owned()];
-        facts.boots = vec![BootOutcome { at: Timestamp(1), failed: true }];
+        facts.boots = vec![BootOutcome::failed_for(Timestamp(1), "acme")];
     })
 }
 

@@ -29,7 +29,7 @@ fn with_volumes(number: u128, volumes: &[&str]) -> InstanceRequest {
 }
 
 fn failed(at: Timestamp) -> BootOutcome {
-    BootOutcome { at, failed: true }
+    BootOutcome::new(at, true)
 }
 
 // Hard: memory.

@@ -50,11 +50,11 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
 
 pub(super) static NOT_SICK: Filter = Filter {
     name: "not-sick",
-    rule: "not both of its two newest boots failed; the older of them counts for `sick_window_s`",
+    rule: "its newest boots did not fail twice in a row, other than by instances of one tenant; the older failure counts for `sick_window_s`",
     means: "instances failed to boot on the last nodes, twice in a row",
     settings: &["filters.sick_window_s"],
     example: |setup| {
-        let failed = |ago: i64| BootOutcome { at: ExampleSetup::NOW.plus(-ago), failed: true };
+        let failed = |ago: i64| BootOutcome::new(ExampleSetup::NOW.plus(-ago), true);
         setup.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
     },
     code: "no_nodes_healthy",

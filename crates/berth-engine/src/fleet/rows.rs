@@ -116,12 +116,13 @@ impl NodeRow {
         self.next_reboot.filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
     }
 
-    /// Until when the node counts as sick: its two newest boots both failed within the window.
+    /// Until when the node counts as sick: its newest boots failed in a row, the newest and another
+    /// that confirms it within the window. One tenant alone cannot make a node sick.
     pub(crate) fn sick_until(&self, window_s: i64) -> Option<Timestamp> {
-        let [.., second, newest] = self.boots.as_slice() else {
-            return None;
-        };
-        (second.failed && newest.failed).then(|| second.at.plus(window_s))
+        let mut failures = self.boots.iter().rev().take_while(|boot| boot.failed);
+        let newest = failures.next()?;
+        let second = failures.find(|boot| boot.confirms(newest))?;
+        Some(second.at.plus(window_s))
     }
 }
 

@@ -224,7 +224,7 @@ pub struct Platform {
 }
 
 /// How one boot on a node ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BootOutcome {
@@ -233,6 +233,29 @@ pub struct BootOutcome {
     pub at: Timestamp,
     /// Whether the instance failed to boot.
     pub failed: bool,
+    /// For a failure that the instance may have caused itself: its tenant. Failures of one tenant
+    /// alone do not make a node sick. Absent: the node failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl BootOutcome {
+    /// A boot that ended well, or failed because of the node.
+    #[must_use]
+    pub const fn new(at: Timestamp, failed: bool) -> Self {
+        Self { at, failed, tenant: None }
+    }
+
+    /// A failed boot of an instance of this tenant, which may have caused it.
+    #[must_use]
+    pub fn failed_for(at: Timestamp, tenant: &str) -> Self {
+        Self { at, failed: true, tenant: Some(tenant.to_owned()) }
+    }
+
+    /// Whether two failures speak against the node: one tenant may have caused both otherwise.
+    pub(crate) fn confirms(&self, other: &Self) -> bool {
+        self.tenant.is_none() || self.tenant != other.tenant
+    }
 }
 
 /// Usage by processes that were not placed by Berth, as raw sums.
@@ -380,7 +403,8 @@ pub struct NodeFacts {
     /// Images it already holds.
     #[serde(default)]
     pub cached_images: Vec<String>,
-    /// Recent boots, newest last; the two newest decide whether the node is sick.
+    /// Recent boots, newest last. Two failures in a row make the node sick, unless instances of one
+    /// tenant alone failed.
     #[serde(default)]
     pub boots: Vec<BootOutcome>,
     /// Where pressure begins.

@@ -170,18 +170,24 @@ fn valid(node: &NodeFacts) -> bool {
         && node.capacity.is_none_or(reserve_fits)
 }
 
-/// The two newest boots both failed, the older of them within the window.
+/// Of the boots since the last success, two failed that not one tenant alone had, the older of them
+/// within the window.
 fn sick(q: &Question<'_>) -> Verdict {
-    let mut newest_first = q.node.boots.iter().rev();
-    let (Some(newest), Some(second)) = (newest_first.next(), newest_first.next()) else {
-        return Ok(());
-    };
-    let until = second.at.0 + i64::from(q.policy.filters().sick_window_s);
-    if newest.failed && second.failed && q.now.0 < until {
-        Err(Some(i128::from(until - q.now.0)))
-    } else {
-        Ok(())
+    let boots = &q.node.boots;
+    let since = boots.iter().rposition(|boot| !boot.failed).map_or(0, |success| success + 1);
+    let failures = &boots[since..];
+    let mut older_of_pairs = Vec::new();
+    for (place, newer) in failures.iter().enumerate() {
+        for older in &failures[..place] {
+            let of_one_tenant = newer.tenant.is_some() && newer.tenant == older.tenant;
+            if !of_one_tenant {
+                older_of_pairs.push(older.at.0);
+            }
+        }
     }
+    let Some(newest) = older_of_pairs.into_iter().max() else { return Ok(()) };
+    let until = newest + i64::from(q.policy.filters().sick_window_s);
+    if q.now.0 < until { Err(Some(i128::from(until - q.now.0))) } else { Ok(()) }
 }
 
 /// A reboot planned before the last boot has happened.

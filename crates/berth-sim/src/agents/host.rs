@@ -116,6 +116,7 @@ impl Host {
                 Phase::Failed => RunState::Failed,
             },
             reason: None,
+            cause: None,
             found: None,
         };
         Heartbeat {

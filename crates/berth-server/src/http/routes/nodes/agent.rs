@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
-    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ReportedInstance,
+    Assignment, AssignmentList, FailureCause, Heartbeat, HeartbeatResponse, ReportedInstance,
     RunState, RunningInstance,
 };
-use berth_engine::{
-    BootOutcome, Demand, Elastic, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
-};
+use berth_engine::{BootOutcome, Elastic, InstanceId, NodeId, NodeState, Timestamp};
 use berth_ledger::{
     Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
@@ -190,12 +188,9 @@ async fn report(
             break;
         }
     }
-    // An instance that fails after it ran is no sign that its node cannot start others.
-    let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
-    if running.state == RunState::Failed && was_booting {
-        note_boot(control, node, true).await?;
-    } else if running.state == RunState::Running && claim.state != ClaimState::Active {
-        note_boot(control, node, false).await?;
+    let boot = boot_of(&claim, &running, Timestamp(control.now().as_second()));
+    if let Some(boot) = boot {
+        note_boot(control, node, boot).await?;
     }
     Ok(match status {
         Ok(state) => ReportedInstance { instance, state: state.map(state_of), refused: None },
@@ -211,9 +206,12 @@ struct ObservedClaim {
     fence: i64,
 }
 
+    tenant: Text,
 impl ObservedClaim {
     fn of(claim: &ClaimEntry) -> Self {
-        Self { key: claim.key, node: claim.node.clone(), state: claim.state, fence: claim.fence }
+        let (key, node, tenant) = (claim.key, claim.node.clone(), claim.request.tenant.as_str());
+        let tenant = Text::from(tenant);
+        Self { key, node, state: claim.state, fence: claim.fence, tenant }
     }
 
     fn read(ledger: &Ledger, instance: InstanceId) -> Result<Option<Self>, LedgerError> {
@@ -225,10 +223,32 @@ impl ObservedClaim {
             fence: claim.fence,
         }))
     }
+            tenant: claim.tenant,
 }
 
 /// The steps that a report implies for a claim; none when it reports what is known.
 fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
+/// How a boot ended, as it counts against its node. A failure that the instance caused does not
+/// count, and one whose cause is unknown only together with those of other tenants.
+fn boot_of(
+    claim: &ObservedClaim,
+    running: &RunningInstance,
+    now: Timestamp,
+) -> Option<BootOutcome> {
+    // An instance that fails after it ran is no sign that its node cannot start others.
+    let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
+    match (running.state, running.cause.unwrap_or(FailureCause::Unknown)) {
+        (RunState::Running, _) if claim.state != ClaimState::Active => {
+            Some(BootOutcome::new(now, false))
+        }
+        (RunState::Failed, FailureCause::Node) if was_booting => Some(BootOutcome::new(now, true)),
+        (RunState::Failed, FailureCause::Unknown) if was_booting => {
+            Some(BootOutcome::failed_for(now, &claim.tenant))
+        }
+        _ => None,
+    }
+}
+
     let reported = reason;
     let advance = |step: Step| {
         Op::Advance(Advance { key: claim.key, tenant: None, fence: claim.fence, step })
@@ -257,17 +277,19 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
-async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> ApiResult<()> {
+async fn note_boot(control: &ControlPlane, node: &NodeId, boot: BootOutcome) -> ApiResult<()> {
     let known = control.catalog.read().nodes.get(node).map(|entry| {
         let facts = berth_engine::NodeFacts::clone(&entry.facts);
         (facts, entry.heard_at, entry.generation)
     });
     let Some((mut facts, heard_at, generation)) = known else { return Ok(()) };
     let was_failed = facts.boots.last().is_some_and(|boot| boot.failed);
-    if !failed && !was_failed {
+    if !boot.failed && !was_failed {
         return Ok(());
     }
-    facts.boots.push(BootOutcome { at: Timestamp(control.now().as_second()), failed });
+    // One tenant's failures count once, however many there are.
+    facts.boots.retain(|old| boot.tenant.is_none() || old.tenant != boot.tenant);
+    facts.boots.push(boot);
     let surplus = facts.boots.len().saturating_sub(BOOTS);
     facts.boots.drain(..surplus);
     facts.heartbeat_at = Timestamp(heard_at);
@@ -275,54 +297,6 @@ async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> ApiRe
     // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())
-}
-
-/// Records an instance that an agent found and Berth did not place.
-async fn adopt(
-    control: &ControlPlane,
-    caller: &Caller,
-    node: &NodeId,
-    instance: InstanceId,
-    found: FoundInstance,
-) -> ApiResult<ReportedInstance> {
-    let mut request = InstanceRequest::new(instance, &found.tenant, found.resources);
-    request.resources = found.resources;
-    request.tags = found.tags;
-    request.elastic = found.elastic;
-    let policy = control.catalog.policy();
-    let asked = request.elastic.clone();
-    let known = berth_control::elastic::classify(policy.as_deref(), &mut request, "found.elastic");
-    if let Err(error) = known.and_then(|()| {
-        request.validate().map_err(|invalid| ControlError::invalid(invalid.to_string()))
-    }) {
-        // Reality is recorded, never refused: what is wrong with its bounds is left out.
-        let why = error.detail();
-        tracing::warn!(why, %instance, %node, "adopting found instance with its reported size");
-        request.elastic =
-            asked.map(|asked| Elastic::new(found.resources, found.resources).widened(&asked));
-        request.resources = found.resources;
-    }
-    request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
-    let Some(policy) = policy else {
-        return Err(ApiError::unavailable("no_policy", "no policy is active yet"));
-    };
-    let demand = Demand::new(&request, &policy);
-    let op = Op::Adopt(Adopt {
-        // What is there already is not recorded twice, so every report may be a new one.
-        request_id: Text::from(format!("adopt-{instance}-{}", Uuid::now_v7())),
-        request: Arc::new(request),
-        node: node.clone(),
-        demand,
-    });
-    let done = control.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
-    Ok(match done {
-        Ok(status) => {
-            ReportedInstance { instance, state: status.state.map(state_of), refused: None }
-        }
-        Err(rejected) => {
-            ReportedInstance { instance, state: None, refused: Some(rejected.code().to_owned()) }
-        }
-    })
 }
 
 /// Read what should be on a node
