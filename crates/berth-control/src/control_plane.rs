@@ -43,6 +43,8 @@ pub struct ControlPlane {
     pub degraded: Degradations,
     /// The permits of elastic instances.
     pub permits: Permits,
+    /// Reports of agents that were refused.
+    pub refused_reports: RefusedReports,
     /// Settings, and the way to a stop.
     pub lifecycle: Lifecycle,
     /// The claim path.
@@ -50,9 +52,9 @@ pub struct ControlPlane {
     pub(crate) liveness: NodeLiveness,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) locality: LocalityKey,
+    pub(crate) instance_ids: InstanceIdKey,
 }
 
-    pub(crate) instance_ids: InstanceIdKey,
 /// What changes while a control plane runs: its settings, and whether it is to stop.
 pub struct Lifecycle {
     settings: ArcSwap<Settings>,

@@ -259,6 +259,7 @@ impl FleetReplica {
             | EventBody::SchedulingRecovered { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
+            | EventBody::ReportRefused { .. }
         }
         Ok(())
     }

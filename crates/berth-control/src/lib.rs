@@ -48,7 +48,7 @@ pub use placer::{
     PlacerOptions, RequestedSlot,
 };
 pub use replay::replay;
-pub use settings::Settings;
+pub use settings::{Adoption, Settings, UNMANAGED};
 pub use start::ControlOptions;
 
 /// The target of spans that are traces: one for every request.

@@ -78,13 +78,14 @@ impl ControlPlane {
             moves: MoveRecords::default(),
             degraded: Degradations::default(),
             permits: Permits::load(&ledger)?,
+            refused_reports: RefusedReports::default(),
             lifecycle: Lifecycle::new(options.settings, options.maintenance),
             placer,
             liveness: NodeLiveness::new(),
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
-            ledger,
             instance_ids: InstanceIdKey::load(&ledger)?,
+            ledger,
         });
         let mut followers = options.followers;
         followers.extend(control.followers());

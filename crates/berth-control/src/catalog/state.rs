@@ -400,6 +400,7 @@ impl CatalogState {
             | EventBody::SchedulingRecovered { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
+            | EventBody::ReportRefused { .. }
         }
     }
 

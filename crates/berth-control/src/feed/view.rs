@@ -147,9 +147,9 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
             (Some(Text::clone(tenant)), Some(node_id.clone()))
         }
         EventBody::NodeChanged { facts, .. } => (None, Some(facts.id.clone())),
-        EventBody::NodeState { node_id, .. } | EventBody::NodeRemoved { node_id } => {
-            (None, Some(node_id.clone()))
-        }
+        EventBody::NodeState { node_id, .. }
+        | EventBody::ReportRefused { node_id, .. }
+        | EventBody::NodeRemoved { node_id } => (None, Some(node_id.clone())),
         EventBody::GroupChanged { group } => (group.tenant.as_deref().map(Text::from), None),
         EventBody::VolumeChanged { volume } => {
             (volume.tenant.as_deref().map(Text::from), Some(volume.home.clone()))

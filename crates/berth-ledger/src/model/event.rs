@@ -141,6 +141,16 @@ pub enum EventBody {
         /// Generation of its facts.
         constraint_gen: i64,
     },
+    /// An agent reported an instance that its node was not given, and that was not recorded.
+    #[serde(rename = "node.report_refused")]
+    ReportRefused {
+        /// The node.
+        node_id: NodeId,
+        /// The instance.
+        instance_id: InstanceId,
+        /// Why: a stable code.
+        code: Text,
+    },
     /// A node is gone.
     #[serde(rename = "node.removed")]
     NodeRemoved {

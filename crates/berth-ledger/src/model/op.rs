@@ -255,6 +255,15 @@ pub enum Op {
         /// How much; absent: the node's own value.
         reserve: Option<Amounts>,
     },
+    /// Logs that an agent reported an instance that its node was not given.
+    RefuseReport {
+        /// The node.
+        node: NodeId,
+        /// The instance.
+        instance: InstanceId,
+        /// Why it was refused: a stable code.
+        code: Text,
+    },
     /// Notes when agents were heard, in whole seconds.
     Heartbeats(Vec<(NodeId, i64)>),
     /// Defines a group, or changes its rules.

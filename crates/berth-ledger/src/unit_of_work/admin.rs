@@ -36,6 +36,15 @@ impl UnitOfWork {
                 self.rows.heartbeats.extend(heard.iter().cloned());
                 Outcome::Done
             }
+            Op::RefuseReport { node, instance, code } => {
+                let (node_id, code) = (node.clone(), Text::clone(code));
+                self.events.push(EventBody::ReportRefused {
+                    node_id,
+                    instance_id: *instance,
+                    code,
+                });
+                Outcome::Done
+            }
             Op::PutGroup(group) => self.put_group(group),
             Op::RemoveGroup(group) => self.remove_group(group),
             Op::PutVolume(volume) => self.put_volume(volume),

@@ -97,6 +97,7 @@ impl UnitOfWork {
             | Op::SetNodeState { .. }
             | Op::RemoveNode { .. }
             | Op::SetReserve { .. }
+            | Op::RefuseReport { .. }
             | Op::Heartbeats(_)
             | Op::PutGroup(_)
             | Op::RemoveGroup(_)

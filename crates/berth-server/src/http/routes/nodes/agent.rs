@@ -11,7 +11,7 @@ use berth_api::{
 };
 use berth_engine::{BootOutcome, Elastic, InstanceId, NodeId, NodeState, Timestamp};
 use berth_ledger::{
-    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
+    Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
@@ -19,10 +19,10 @@ use uuid::Uuid;
 use crate::http::extract::{OptionalJson, Path, RequestContext};
 use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{ApiError, ApiResult};
+use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
 use berth_control::moves::migration::{ObservationEffect, apply_observation};
-use berth_control::{ControlError, ControlPlane};
 
 /// Boots of a node that are remembered.
 const BOOTS: usize = 8;
@@ -157,7 +157,9 @@ async fn report(
         |code: &str| ReportedInstance { instance, state: None, refused: Some(code.to_owned()) };
     let Some(claim) = claim else {
         return match (running.fence, running.found) {
-            (None, Some(found)) => adopt(control, caller, node, instance, found).await,
+            (None, Some(found)) => {
+                super::adoption::adopt(control, caller, node, instance, found).await
+            }
             (Some(_), _) => Ok(refused("no_claim")),
             (None, None) => Ok(refused("unknown_instance")),
         };
@@ -204,9 +206,9 @@ struct ObservedClaim {
     node: NodeId,
     state: ClaimState,
     fence: i64,
+    tenant: Text,
 }
 
-    tenant: Text,
 impl ObservedClaim {
     fn of(claim: &ClaimEntry) -> Self {
         let (key, node, tenant) = (claim.key, claim.node.clone(), claim.request.tenant.as_str());
@@ -221,13 +223,11 @@ impl ObservedClaim {
             node: claim.node,
             state: claim.state,
             fence: claim.fence,
+            tenant: claim.tenant,
         }))
     }
-            tenant: claim.tenant,
 }
 
-/// The steps that a report implies for a claim; none when it reports what is known.
-fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
 /// How a boot ended, as it counts against its node. A failure that the instance caused does not
 /// count, and one whose cause is unknown only together with those of other tenants.
 fn boot_of(
@@ -249,6 +249,8 @@ fn boot_of(
     }
 }
 
+/// The steps that a report implies for a claim; none when it reports what is known.
+fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op> {
     let reported = reason;
     let advance = |step: Step| {
         Op::Advance(Advance { key: claim.key, tenant: None, fence: claim.fence, step })

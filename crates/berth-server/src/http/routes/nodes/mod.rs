@@ -1,5 +1,6 @@
 //! `/v1/nodes`: what is known of nodes, and what operators change of them.
 
+mod adoption;
 mod agent;
 mod drains;
 mod explain;
