@@ -47,7 +47,7 @@ pub struct FleetReplica {
     /// Slots of workloads that are taken.
     pub slots: Slots,
     /// The current version of each environment's secrets.
-    secrets: FxHashMap<Text, Text>,
+    secrets: FxHashMap<(Option<Text>, Text), Text>,
     /// The last event that was taken in.
     pub cursor: i64,
 }
@@ -130,7 +130,9 @@ impl FleetReplica {
                 let policy = Policy::from_json(&body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
-            SnapshotItem::Secrets(env, version) => self.set_secrets(&env, Some(version)),
+            SnapshotItem::Secrets(tenant, env, version) => {
+                self.set_secrets((tenant, env), Some(version));
+            }
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
@@ -240,8 +242,8 @@ impl FleetReplica {
             EventBody::VolumeRemoved { volume_id } => {
                 self.engine.fleet_mut().remove_volume(volume_id);
             }
-            EventBody::SecretsChanged { env, version } => {
-                self.set_secrets(env, version.clone());
+            EventBody::SecretsChanged { tenant, env, version } => {
+                self.set_secrets((tenant.clone(), env.clone()), version.clone());
             }
             EventBody::PolicyChanged { body, .. } => {
                 let policy = Policy::from_json(body);
@@ -257,9 +259,9 @@ impl FleetReplica {
             | EventBody::QuotaChanged { .. }
             | EventBody::SchedulingFailed { .. }
             | EventBody::SchedulingRecovered { .. }
+            | EventBody::ReportRefused { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
-            | EventBody::ReportRefused { .. }
         }
         Ok(())
     }
@@ -319,18 +321,26 @@ impl FleetReplica {
         }
     }
 
-    fn set_secrets(&mut self, env: &Text, version: Option<Text>) {
-        self.engine.fleet_mut().set_secrets(env, version.is_some());
+    fn set_secrets(&mut self, key: (Option<Text>, Text), version: Option<Text>) {
+        let fleet = self.engine.fleet_mut();
+        match &key {
+            (Some(tenant), env) => fleet.set_tenant_secrets(tenant, env, version.is_some()),
+            (None, env) => fleet.set_secrets(env, version.is_some()),
+        }
         match version {
-            Some(version) => drop(self.secrets.insert(env.clone(), version)),
-            None => drop(self.secrets.remove(env)),
+            Some(version) => drop(self.secrets.insert(key, version)),
+            None => drop(self.secrets.remove(&key)),
         }
     }
 
-    /// The current version of an environment's secrets.
+    /// The current version of the secrets of an instance's environment, if it needs any: its
+    /// tenant's own, or else those without a tenant.
     #[must_use]
-    pub fn secrets_of(&self, env: &str) -> Option<Text> {
-        self.secrets.get(env).cloned()
+    pub fn secrets_of(&self, instance: &InstanceRequest) -> Option<Text> {
+        let env = instance.env.as_deref().filter(|_| instance.needs_secrets)?;
+        let (tenant, env) = (Text::from(instance.tenant.as_str()), Text::from(env));
+        let own = self.secrets.get(&(Some(tenant), env.clone()));
+        own.or_else(|| self.secrets.get(&(None, env))).cloned()
     }
 
     /// Sets apart the claims that are gone by now, unless others are set apart already. Returns

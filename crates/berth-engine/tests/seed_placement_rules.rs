@@ -499,6 +499,13 @@ fn an_instance_that_needs_secrets_waits_for_its_environment_to_have_them() {
     assert_eq!(place(&mut engine, &wanted), "a");
     engine.fleet_mut().set_secrets("prod", false);
     assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
+    // Those of another tenant are not its own.
+    engine.fleet_mut().set_tenant_secrets("another", "prod", true);
+    assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
+    engine.fleet_mut().set_tenant_secrets(&wanted.tenant, "prod", true);
+    assert_eq!(place(&mut engine, &wanted), "a");
+    engine.fleet_mut().set_tenant_secrets(&wanted.tenant, "prod", false);
+    assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
 }
 
 #[test]

@@ -198,6 +198,7 @@ fn put_together(
         volumes: rows.volumes,
         quotas: rows.quotas,
         environments: rows.environments,
+        tenant_environments: rows.tenant_environments,
     }
 }
 

@@ -158,10 +158,10 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         | EventBody::SchedulingFailed { tenant, .. }
         | EventBody::SchedulingRecovered { tenant, .. }
         | EventBody::WorkloadChanged { tenant, .. } => (Some(Text::clone(tenant)), None),
+        EventBody::SecretsChanged { tenant, .. } => (tenant.clone(), None),
         EventBody::GroupRemoved { .. }
         | EventBody::VolumeRemoved { .. }
         | EventBody::PoolChanged { .. }
-        | EventBody::SecretsChanged { .. }
         | EventBody::PolicyChanged { .. }
         | EventBody::DocumentChanged { .. }
         | EventBody::Drift { .. } => (None, None),

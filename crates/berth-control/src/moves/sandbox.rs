@@ -36,7 +36,7 @@ pub(crate) struct FleetSnapshot {
     claims: Vec<Arc<ClaimEntry>>,
     groups: Vec<Group>,
     volumes: Vec<Volume>,
-    environments: Vec<Text>,
+    environments: Vec<(Option<Text>, Text)>,
     /// Workloads that may temporarily run with fewer members than desired.
     tolerant_workloads: FxHashSet<WorkloadKey>,
     policy: Policy,
@@ -136,7 +136,12 @@ impl FleetSnapshot {
         // Before the claims: adding a group later would search all claims for its members.
         self.groups.into_iter().for_each(|group| fleet.put_group(group));
         self.volumes.into_iter().for_each(|volume| fleet.put_volume(volume));
-        self.environments.iter().for_each(|env| fleet.set_secrets(env, true));
+        for (tenant, env) in &self.environments {
+            match tenant {
+                Some(tenant) => fleet.set_tenant_secrets(tenant, env, true),
+                None => fleet.set_secrets(env, true),
+            }
+        }
         let mut claims = FxHashMap::default();
         claims.reserve(self.claims.len());
         for claim in self.claims {

@@ -290,8 +290,7 @@ impl Planner {
             claim.score = placement.score;
             claim.pools.clone_from(&request.pools);
             claim.release_id.clone_from(&request.release);
-            let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
-            claim.secrets_version = env.and_then(|env| self.replica.secrets_of(env));
+            claim.secrets_version = self.replica.secrets_of(instance);
             if let Some(Some(assigned)) = pending.slots.get(place) {
                 claim.slot = Some(assigned.key.clone());
                 claim.takes_over = assigned.takes_over;

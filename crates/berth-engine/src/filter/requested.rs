@@ -28,7 +28,8 @@ pub(super) static SECRETS_PRESENT: Filter = Filter {
 
 fn secrets_present(prepared: &PreparedRequest<'_>) -> Verdict {
     let env = prepared.request.env.as_deref();
-    if !prepared.request.needs_secrets || prepared.fleet.has_secrets(env) {
+    let tenant = &prepared.request.tenant;
+    if !prepared.request.needs_secrets || prepared.fleet.has_secrets(tenant, env) {
         return Ok(());
     }
     Err(Evidence::fact("secrets of the environment", env.unwrap_or("not named"), "present"))

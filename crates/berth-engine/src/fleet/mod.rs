@@ -17,7 +17,7 @@ mod posting;
 mod ranges;
 mod rows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
@@ -93,6 +93,8 @@ pub struct Fleet {
     groups: BTreeMap<String, GroupRow>,
     volumes: BTreeMap<String, Volume>,
     secrets: BTreeMap<String, bool>,
+    /// Tenants and environments that have secrets of their own.
+    tenant_secrets: BTreeSet<(String, String)>,
     free_addresses: Option<u64>,
     ranges: Ranges,
     changes: Changes,
@@ -131,6 +133,7 @@ impl Fleet {
             groups: BTreeMap::new(),
             volumes: BTreeMap::new(),
             secrets: BTreeMap::new(),
+            tenant_secrets: BTreeSet::new(),
             free_addresses: None,
             ranges: Ranges::default(),
             changes: Changes::new(),
@@ -160,15 +163,15 @@ impl Fleet {
         self.row(row.host.index()).map(|node| &node.id)
     }
 
-    /// A group as it was defined.
-    #[must_use]
-    pub fn group(&self, id: &str) -> Option<&Group> {
     /// The tenant of an instance that is placed.
     #[must_use]
     pub fn tenant_of(&self, instance: InstanceId) -> Option<&str> {
         self.instance(instance).map(|row| self.texts.text(row.tenant))
     }
 
+    /// A group as it was defined.
+    #[must_use]
+    pub fn group(&self, id: &str) -> Option<&Group> {
         self.groups.get(id).map(|row| &row.group)
     }
 
@@ -228,9 +231,20 @@ impl Fleet {
         self.volumes.insert(volume.id.clone(), volume);
     }
 
-    /// States whether an environment has a current bundle of secrets.
+    /// States whether environments of this name have a current bundle of secrets, unless their
+    /// tenant has one of its own.
     pub fn set_secrets(&mut self, env: &str, present: bool) {
         self.secrets.insert(env.to_owned(), present);
+    }
+
+    /// States whether an environment of a tenant has a current bundle of secrets of its own.
+    pub fn set_tenant_secrets(&mut self, tenant: &str, env: &str, present: bool) {
+        let key = (tenant.to_owned(), env.to_owned());
+        if present {
+            self.tenant_secrets.insert(key);
+        } else {
+            self.tenant_secrets.remove(&key);
+        }
     }
 
     /// States how many overlay addresses are left, or that they are not counted here. From then on
@@ -239,8 +253,11 @@ impl Fleet {
         self.free_addresses = free;
     }
 
-    pub(crate) fn has_secrets(&self, env: Option<&str>) -> bool {
-        env.is_some_and(|env| self.secrets.get(env).copied().unwrap_or(false))
+    pub(crate) fn has_secrets(&self, tenant: &str, env: Option<&str>) -> bool {
+        env.is_some_and(|env| {
+            self.secrets.get(env).copied().unwrap_or(false)
+                || self.tenant_secrets.contains(&(tenant.to_owned(), env.to_owned()))
+        })
     }
 
     pub(crate) const fn free_addresses(&self) -> Option<u64> {

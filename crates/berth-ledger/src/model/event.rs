@@ -243,6 +243,10 @@ pub enum EventBody {
     /// An environment's secrets changed.
     #[serde(rename = "secrets.changed")]
     SecretsChanged {
+        /// The tenant; absent: those of tenants that have none of their own.
+        #[serde(rename = "owner", alias = "tenant")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<Text>,
         /// The environment.
         env: Text,
         /// Their version; absent: none.

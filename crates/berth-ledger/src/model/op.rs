@@ -307,6 +307,8 @@ pub enum Op {
     SetScheduling(Box<Scheduling>),
     /// States an environment's secrets.
     PutSecrets {
+        /// The tenant; absent: those of tenants that have none of their own.
+        tenant: Option<Text>,
         /// The environment.
         env: Text,
         /// Their version; absent: it has none.

@@ -58,7 +58,9 @@ impl UnitOfWork {
                 self.remove_workload(tenant, name, *expect)
             }
             Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
-            Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
+            Op::PutSecrets { tenant, env, version } => {
+                self.put_secrets(tenant.as_ref(), env, version.as_ref())
+            }
             Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
             Op::ActivatePolicy { name, hash, body, expect } => {
                 self.activate_policy(name, hash, body, expect.as_deref())
@@ -395,13 +397,19 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_secrets(&mut self, env: &Text, version: Option<&Text>) -> Outcome {
-        if self.rows.secrets.get(env) == version {
+    fn put_secrets(
+        &mut self,
+        tenant: Option<&Text>,
+        env: &Text,
+        version: Option<&Text>,
+    ) -> Outcome {
+        let key = (tenant.cloned().unwrap_or_default(), env.clone());
+        if self.rows.secrets.get(&key) == version {
             return Outcome::Unchanged;
         }
-        self.rows.secrets.set(env, version.cloned());
-        let (env, version) = (env.clone(), version.cloned());
-        self.events.push(EventBody::SecretsChanged { env, version });
+        self.rows.secrets.set(&key, version.cloned());
+        let (tenant, env, version) = (tenant.cloned(), key.1, version.cloned());
+        self.events.push(EventBody::SecretsChanged { tenant, env, version });
         Outcome::Done
     }
 

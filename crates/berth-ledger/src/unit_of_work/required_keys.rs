@@ -195,7 +195,9 @@ impl Keys {
                 self.workloads_in_use.insert((tenant.clone(), name.clone()));
                 self.exclusive = true;
             }
-            Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
+            Op::PutSecrets { tenant, env, .. } => {
+                self.secrets.insert((tenant.clone().unwrap_or_default(), env.clone()));
+            }
             Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
             Op::PutDocument { kind, id, .. } | Op::RemoveDocument { kind, id, .. } => {
                 self.documents.insert((kind.clone(), id.clone()));

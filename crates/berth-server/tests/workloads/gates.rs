@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
+use crate::common::TENANT;
 use crate::world::{World, creation, path};
 
 async fn secrets(world: &World, version: Option<&str>) {
-    world.put("/v1/environments/prod/secrets", &json!({ "version": version })).await;
+    let path = format!("/v1/environments/prod/secrets?tenant={TENANT}");
+    world.put(&path, &json!({ "version": version })).await;
 }
 
 /// Workloads and codes of all events of a kind.

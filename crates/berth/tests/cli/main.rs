@@ -232,7 +232,7 @@ fn groups_pools_quotas_and_the_like_are_set_shown_and_removed() {
     server.said(&["quotas", "set", "acme", "--instances", "1"]);
     assert!(server.fails(3, &place).contains("acme uses 1 of 1"));
     server.said(&["quotas", "remove", "acme"]);
-    server.said(&["secrets", "set", "production", "v1"]);
+    server.said(&["secrets", "set", "production", "v1", "--tenant", "acme"]);
     server.said(&["workloads", "set", "acme/web", "--replicas", "2", "--memory", "1GiB"]);
     server.said(&["workloads", "scale", "acme/web", "3"]);
     assert!(server.said(&["workloads", "list"]).contains("0 of 3"));
