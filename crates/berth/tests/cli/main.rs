@@ -262,7 +262,11 @@ fn policies_are_checked_compared_and_put_in_force() {
 #[test]
 fn tokens_are_made_bound_and_revoked_and_one_can_be_made_without_a_server() {
     let server = Server::start().with_nodes();
-    let secret = server.said(&["token", "create", "--role", "tenant", "--tenant", "acme", "-q"]);
+    let create = ["token", "create", "--role", "tenant", "--tenant", "acme", "-q"];
+    // Output that is no terminal gets no secret unless that is what is wanted.
+    let refused = server.fails(2, &create);
+    assert!(refused.contains("--out") && refused.contains("--show-token"), "{refused}");
+    let secret = server.said(&[&create[..], &["--show-token"]].concat());
     let tenant = ["--token", secret.trim()];
     let who = server.json(&[&["whoami"][..], &tenant].concat());
     assert_eq!(who["tenants"][0], "acme");
@@ -274,11 +278,20 @@ fn tokens_are_made_bound_and_revoked_and_one_can_be_made_without_a_server() {
     server.fails(5, &[&["whoami"][..], &tenant].concat());
     let database = server.folder.path().join("data").join("berth.db");
     let database = database.to_str().unwrap();
-    let admin =
-        server.said(&["token", "create", "--role", "admin", "--database-url", database, "-q"]);
+    let admin = server.said(&[
+        "token",
+        "create",
+        "--role",
+        "admin",
+        "--database-url",
+        database,
+        "-q",
+        "--show-token",
+    ]);
     assert!(admin.starts_with("berth_"), "{admin}");
-    server.fails(4, &["token", "create", "--role", "admin", "--database-url", "none.db"]);
-    server.fails(2, &["token", "create", "--role", "agent", "--database-url", database]);
+    let shown = ["token", "create", "--show-token", "--database-url"];
+    server.fails(4, &[&shown[..], &["none.db", "--role", "admin"]].concat());
+    server.fails(2, &[&shown[..], &[database, "--role", "agent"]].concat());
 }
 
 #[test]
