@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::tenant_limits::TenantRates;
+
 /// The tenant of instances that were found on nodes and belong to no tenant.
 pub const UNMANAGED: &str = "unmanaged";
 
@@ -38,6 +40,8 @@ pub struct Settings {
     pub open_metrics: bool,
     /// What becomes of instances that agents find and Berth did not place.
     pub adopt: Adoption,
+    /// What one tenant may ask for in a second.
+    pub tenant_rates: TenantRates,
 }
 
 impl Default for Settings {
@@ -51,6 +55,7 @@ impl Default for Settings {
             evacuation_every: Duration::from_secs(60),
             open_metrics: false,
             adopt: Adoption::default(),
+            tenant_rates: TenantRates::default(),
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::state::instance_ids::InstanceIdKey;
 use crate::state::{
     Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, load_secret,
 };
+use crate::tenant_limits::TenantLimits;
 use crate::workloads::WorkloadReconciler;
 
 /// How a control plane is started.
@@ -85,6 +86,7 @@ impl ControlPlane {
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
             instance_ids: InstanceIdKey::load(&ledger)?,
+            tenant_limits: TenantLimits::default(),
             ledger,
         });
         let mut followers = options.followers;
