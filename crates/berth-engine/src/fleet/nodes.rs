@@ -127,6 +127,7 @@ impl Fleet {
             cached_images: row.cached_images.iter().map(|&image| text(image)).collect(),
             boots: row.boots.clone(),
             watermarks: row.watermarks,
+            overridden: std::collections::BTreeMap::new(),
         })
     }
 

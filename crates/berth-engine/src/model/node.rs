@@ -13,6 +13,7 @@ use super::amounts::{Amounts, Ratios};
 #[cfg(feature = "schema")]
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
+use super::layers::Override;
 
 /// The lifecycle state of a node.
 #[derive(
@@ -386,6 +387,9 @@ pub struct NodeFacts {
     /// Where pressure begins.
     #[serde(default)]
     pub watermarks: Watermarks,
+    /// Fields that are not as reported, by path such as `labels.hall`: kept by Berth.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub overridden: BTreeMap<String, Override>,
 }
 
 const fn default_overhead() -> u32 {
@@ -441,7 +445,14 @@ impl NodeFacts {
             cached_images: Vec::new(),
             boots: Vec::new(),
             watermarks: Watermarks::default(),
+            overridden: BTreeMap::new(),
         }
+    }
+
+    /// A node of which nothing is known but its name.
+    #[must_use]
+    pub fn unknown(id: &str) -> Self {
+        Self { capacity: None, ..Self::new(id, Amounts::default()) }
     }
 
     /// What the host keeps for itself: by the policy, else by its own word.
@@ -509,5 +520,21 @@ pub enum InvalidNode {
         value: u64,
         /// The largest accepted value.
         max: u64,
+    },
+    /// A value is not one of its field, or there is no such field.
+    #[error("node {node}: {error}")]
+    Unreadable {
+        /// The node.
+        node: NodeId,
+        /// Which, and what is accepted.
+        error: String,
+    },
+    /// A field that is not changed like a fact.
+    #[error("node {node}: {field} is not a fact to set; it follows from other calls")]
+    Fixed {
+        /// The node.
+        node: NodeId,
+        /// The field.
+        field: String,
     },
 }

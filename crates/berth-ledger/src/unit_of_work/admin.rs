@@ -1,6 +1,8 @@
 //! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
 
-use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
+use berth_engine::{
+    Amounts, FactChange, FactLayer, Group, NodeFacts, NodeId, NodeState, Room, Volume,
+};
 
 use super::UnitOfWork;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
@@ -22,8 +24,13 @@ impl UnitOfWork {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
         }
         let outcome = match op {
-            Op::PutNode { facts, expect } => {
-                self.if_generation(&facts.id, *expect, |work| work.put_node(facts))
+            Op::PutNode { facts, layer, expect } => {
+                self.if_generation(&facts.id, *expect, |work| work.put_node(facts, *layer))
+            }
+            Op::ChangeFacts { node, change, create, expect } => {
+                self.if_generation(node, *expect, |work| {
+                    work.change_facts(node, change, create.as_deref())
+                })
             }
             Op::SetNodeState { node, state, expect } => {
                 self.if_generation(node, *expect, |work| work.set_state(node, *state))
@@ -107,19 +114,41 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
+    fn put_node(&mut self, stated: &NodeFacts, layer: FactLayer) -> Outcome {
+        if let Err(invalid) = stated.validate() {
+            return Outcome::Impossible(invalid.to_string());
+        }
+        self.rows.heartbeats.insert(stated.id.clone(), stated.heartbeat_at.0);
+        let old = self.rows.facts.get(&stated.id).map(|row| &row.facts);
+        match stated.clone().restated(old, layer) {
+            Ok(facts) => self.store_facts(&facts),
+            Err(invalid) => Outcome::Impossible(invalid.to_string()),
+        }
+    }
+
+    fn change_facts(
+        &mut self,
+        node: &NodeId,
+        change: &FactChange,
+        create: Option<&NodeFacts>,
+    ) -> Outcome {
+        let known = self.rows.facts.get(node).map(|row| &row.facts);
+        let Some(old) = known.or(create) else { return unknown("node", node.as_str()) };
+        match old.changed(change) {
+            Ok(facts) => self.store_facts(&facts),
+            Err(invalid) => Outcome::Impossible(invalid.to_string()),
+        }
+    }
+
+    /// Stores the facts in effect, and what follows from them.
+    fn store_facts(&mut self, facts: &NodeFacts) -> Outcome {
         if let Err(invalid) = facts.validate() {
             return Outcome::Impossible(invalid.to_string());
         }
-        let old = self.rows.facts.get(&facts.id);
-        // The policy's reserve is not part of the node's own facts.
-        let policy_reserve = old.and_then(|old| old.facts.policy_reserve);
-        let facts = &NodeFacts { policy_reserve, ..facts.clone() };
-        let same = old.is_some_and(|old| {
+        let same = self.rows.facts.get(&facts.id).is_some_and(|old| {
             let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };
             aged == *facts
         });
-        self.rows.heartbeats.insert(facts.id.clone(), facts.heartbeat_at.0);
         if same {
             return Outcome::Unchanged;
         }
@@ -414,6 +443,7 @@ impl UnitOfWork {
 fn name_of(op: &Op) -> Option<&str> {
     match op {
         Op::PutNode { facts, .. } => Some(facts.id.as_str()),
+        Op::ChangeFacts { node, .. } => Some(node.as_str()),
         Op::PutGroup(group) => Some(&group.id),
         Op::PutVolume(volume) => Some(&volume.id),
         Op::PutPool(pool) => Some(&pool.id),

@@ -94,6 +94,7 @@ impl UnitOfWork {
             Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
             Op::ReconcileTenant(tenant) => Answer::Drifts(self.reconcile_tenant(tenant)),
             Op::PutNode { .. }
+            | Op::ChangeFacts { .. }
             | Op::SetNodeState { .. }
             | Op::RemoveNode { .. }
             | Op::SetReserve { .. }

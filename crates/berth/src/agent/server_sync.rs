@@ -132,7 +132,7 @@ impl ServerSync {
     async fn sync_once(&mut self) -> Result<Duration, ClientError> {
         let client = self.connection.client();
         if !self.registered {
-            client.put_node(self.facts.current()).await?;
+            client.report_node(self.facts.current()).await?;
             self.facts.mark_reported();
             self.registered = true;
             tracing::info!(node = %self.node, url = self.connection.url(), "node registered");

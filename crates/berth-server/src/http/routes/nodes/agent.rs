@@ -10,7 +10,8 @@ use berth_api::{
     RunState, RunningInstance,
 };
 use berth_engine::{
-    BootOutcome, Demand, Elastic, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
+    BootOutcome, Demand, Elastic, FactChange, FactLayer, InstanceId, InstanceRequest, NodeId,
+    NodeState, Timestamp,
 };
 use berth_ledger::{
     Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
@@ -48,7 +49,7 @@ pub(super) async fn heartbeat(
             let value = Some(format!("{:?}", facts.id.as_str()));
             return Err(ApiError::field("facts.id", value, "the node that the path names"));
         }
-        super::store(&control, &caller, *facts, None).await?;
+        super::facts::store(&control, &caller, *facts, FactLayer::Reported, None).await?;
         control.wait_for_read_your_writes().await;
     }
     let (state, generation) = known(&control, &node)?;
@@ -258,20 +259,25 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
 async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> ApiResult<()> {
-    let known = control.catalog.read().nodes.get(node).map(|entry| {
-        let facts = berth_engine::NodeFacts::clone(&entry.facts);
-        (facts, entry.heard_at, entry.generation)
-    });
-    let Some((mut facts, heard_at, generation)) = known else { return Ok(()) };
-    let was_failed = facts.boots.last().is_some_and(|boot| boot.failed);
+    let known = control
+        .catalog
+        .read()
+        .nodes
+        .get(node)
+        .map(|entry| (entry.facts.boots.clone(), entry.generation));
+    let Some((mut boots, generation)) = known else { return Ok(()) };
+    let was_failed = boots.last().is_some_and(|boot| boot.failed);
     if !failed && !was_failed {
         return Ok(());
     }
-    facts.boots.push(BootOutcome { at: Timestamp(control.now().as_second()), failed });
-    let surplus = facts.boots.len().saturating_sub(BOOTS);
-    facts.boots.drain(..surplus);
-    facts.heartbeat_at = Timestamp(heard_at);
-    let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
+    boots.push(BootOutcome { at: Timestamp(control.now().as_second()), failed });
+    let surplus = boots.len().saturating_sub(BOOTS);
+    boots.drain(..surplus);
+    let boots =
+        serde_json::to_value(boots).map_err(|error| ApiError::invalid(error.to_string()))?;
+    let change = Box::new(FactChange::Report([("boots".to_owned(), boots)].into()));
+    let (node, expect) = (node.clone(), Some(generation));
+    let op = Op::ChangeFacts { node, change, create: None, expect };
     // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())
