@@ -31,6 +31,9 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     pub reported: FactValues,
+    /// For a node that is lost, degraded or joining: why, and what makes it active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_message: Option<String>,
     /// Increases with every change of its facts or state; also its ETag.
     pub generation: i64,
     /// When its agent last sent a heartbeat; absent: never.
@@ -146,6 +149,11 @@ pub struct Heartbeat {
     /// All instances on the node; absent: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningInstance>>,
+    /// Why the node works only in part, such as a failed health check: it becomes `degraded`. Sent with
+    /// every heartbeat while it holds; absent: it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub degraded: Option<String>,
     /// Notice that the node will be reclaimed; may be sent with every heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<ReclaimNotice>,

@@ -220,7 +220,7 @@ impl FleetReplica {
             EventBody::NodeChanged { constraint_gen, facts } => {
                 self.put_node(facts, *constraint_gen)?;
             }
-            EventBody::NodeState { node_id, state, constraint_gen } => {
+            EventBody::NodeState { node_id, state, constraint_gen, .. } => {
                 self.engine.fleet_mut().set_state(node_id, *state);
                 if let Some(mark) = self.nodes.get_mut(node_id) {
                     mark.seen.constraint_gen = *constraint_gen;

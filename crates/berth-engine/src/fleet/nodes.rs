@@ -95,6 +95,7 @@ impl Fleet {
         Some(NodeFacts {
             id: row.id.clone(),
             state: row.state,
+            state_reason: None,
             heartbeat_at: row.heartbeat_at,
             capacity: row.capacity_known.then_some(row.capacity),
             extra: (row.extra.iter().filter(|class| class.stated))

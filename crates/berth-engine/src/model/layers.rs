@@ -21,8 +21,8 @@ const PER_KEY: [&str; 8] =
     ["capacity", "extra", "labels", "other", "ratios", "system_reserve", "traits", "watermarks"];
 
 /// Fields that are in no layer: they follow from other calls, or are Berth's own.
-const UNLAYERED: [&str; 6] =
-    ["id", "state", "heartbeat_at", "policy_reserve", "boots", "overridden"];
+const UNLAYERED: [&str; 7] =
+    ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "boots", "overridden"];
 
 /// What lies under a fact that is not as reported.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -201,7 +201,8 @@ impl NodeFacts {
     /// # Errors
     /// When the result cannot be stored.
     pub fn restated(self, old: Option<&Self>, layer: FactLayer) -> Result<Self, InvalidNode> {
-        let mut stated = Self { overridden: BTreeMap::new(), policy_reserve: None, ..self };
+        let mut stated =
+            Self { overridden: BTreeMap::new(), policy_reserve: None, state_reason: None, ..self };
         let Some(old) = old else {
             return match layer {
                 FactLayer::Reported => Ok(stated),
@@ -220,6 +221,7 @@ impl NodeFacts {
             };
         };
         (stated.state, stated.policy_reserve) = (old.state, old.policy_reserve);
+        stated.state_reason.clone_from(&old.state_reason);
         if stated.boots.is_empty() {
             stated.boots.clone_from(&old.boots);
         }

@@ -289,6 +289,9 @@ pub struct NodeFacts {
     /// Its lifecycle state.
     #[serde(default)]
     pub state: NodeState,
+    /// Why it is degraded, or was when it was lost, as its agent said: kept by Berth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
     /// The time of the last heartbeat.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
@@ -415,6 +418,7 @@ impl NodeFacts {
         Self {
             id: NodeId::new(id),
             state: NodeState::Active,
+            state_reason: None,
             heartbeat_at: Timestamp(0),
             capacity: Some(capacity),
             extra: BTreeMap::new(),

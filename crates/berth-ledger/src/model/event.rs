@@ -140,6 +140,9 @@ pub enum EventBody {
         state: NodeState,
         /// Generation of its facts.
         constraint_gen: i64,
+        /// Why it is degraded, or was when it was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Text>,
     },
     /// A node is gone.
     #[serde(rename = "node.removed")]

@@ -256,6 +256,16 @@ pub enum Op {
         /// The generation its facts must be in now; absent: any.
         expect: Option<i64>,
     },
+    /// Applies what an agent says of its node: that it works, or why it works only in part. A node
+    /// that is active or lost becomes degraded, and active again. Other states are the operator's.
+    SetHealth {
+        /// The node.
+        node: NodeId,
+        /// Why it is degraded; absent: it is not.
+        degraded: Option<Text>,
+        /// The generation its facts must be in now; absent: any.
+        expect: Option<i64>,
+    },
     /// Removes an empty node.
     RemoveNode {
         /// The node.

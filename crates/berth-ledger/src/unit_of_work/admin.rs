@@ -35,6 +35,9 @@ impl UnitOfWork {
             Op::SetNodeState { node, state, expect } => {
                 self.if_generation(node, *expect, |work| work.set_state(node, *state))
             }
+            Op::SetHealth { node, degraded, expect } => {
+                self.if_generation(node, *expect, |work| work.set_health(node, degraded.as_ref()))
+            }
             Op::RemoveNode { node, expect } => {
                 self.if_generation(node, *expect, |work| work.remove_node(node))
             }
@@ -205,8 +208,29 @@ impl UnitOfWork {
     }
 
     fn set_state(&mut self, node: &NodeId, state: NodeState) -> Outcome {
+        // What was wrong with a node that falls silent may still be wrong when it returns.
+        let reason = self.rows.facts.get(node).and_then(|row| row.facts.state_reason.as_deref());
+        let reason = reason.filter(|_| state == NodeState::Lost).map(Text::from);
+        self.write_state(node, state, reason)
+    }
+
+    fn set_health(&mut self, node: &NodeId, degraded: Option<&Text>) -> Outcome {
+        let Some(row) = self.rows.facts.get(node) else { return unknown("node", node.as_str()) };
+        let is_by_agent = row.facts.state_reason.is_some();
+        let state = match (row.facts.state, degraded) {
+            (NodeState::Active | NodeState::Lost, Some(_)) => NodeState::Degraded,
+            (NodeState::Degraded, Some(_)) if is_by_agent => NodeState::Degraded,
+            (NodeState::Degraded, None) if is_by_agent => NodeState::Active,
+            (NodeState::Lost, None) => NodeState::Active,
+            _ => return Outcome::Unchanged,
+        };
+        self.write_state(node, state, degraded.cloned())
+    }
+
+    fn write_state(&mut self, node: &NodeId, state: NodeState, reason: Option<Text>) -> Outcome {
         let Some(row) = self.rows.nodes.get(node) else { return unknown("node", node.as_str()) };
-        if row.state == state {
+        let known = self.rows.facts.get(node).and_then(|row| row.facts.state_reason.as_deref());
+        if row.state == state && known == reason.as_deref() {
             return Outcome::Unchanged;
         }
         let constraint_gen = row.constraint_gen + 1;
@@ -214,9 +238,12 @@ impl UnitOfWork {
             row.state = state;
             row.constraint_gen = constraint_gen;
         });
-        self.rows.facts.edit(node, |row| row.facts.state = state);
+        self.rows.facts.edit(node, |row| {
+            row.facts.state = state;
+            row.facts.state_reason = reason.as_deref().map(str::to_owned);
+        });
         let node_id = node.clone();
-        self.events.push(EventBody::NodeState { node_id, state, constraint_gen });
+        self.events.push(EventBody::NodeState { node_id, state, constraint_gen, reason });
         Outcome::Done
     }
 

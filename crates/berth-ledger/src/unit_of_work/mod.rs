@@ -96,6 +96,7 @@ impl UnitOfWork {
             Op::PutNode { .. }
             | Op::ChangeFacts { .. }
             | Op::SetNodeState { .. }
+            | Op::SetHealth { .. }
             | Op::RemoveNode { .. }
             | Op::SetReserve { .. }
             | Op::Heartbeats(_)

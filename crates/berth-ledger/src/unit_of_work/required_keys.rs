@@ -172,6 +172,7 @@ impl Keys {
             }
             Op::ChangeFacts { node, .. }
             | Op::SetNodeState { node, .. }
+            | Op::SetHealth { node, .. }
             | Op::RemoveNode { node, .. }
             | Op::SetReserve { node, .. } => {
                 self.nodes.insert(node.clone());

@@ -4,6 +4,7 @@ mod access;
 mod facts;
 mod groups;
 mod limits;
+mod node_states;
 mod policies;
 mod volumes;
 mod workloads;

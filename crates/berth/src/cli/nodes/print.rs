@@ -89,6 +89,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         vec![
             ("node", paint(BOLD, facts.id.as_str())),
             ("state", node_state(facts.state).to_string()),
+            ("because", self.state_message.clone().unwrap_or_default()),
             ("heard", self.heard_at.map_or_else(|| "never".to_owned(), age)),
             ("place", place.join(" / ")),
             ("capacity", facts.capacity.as_ref().map_or_else(|| "unknown".to_owned(), amounts)),

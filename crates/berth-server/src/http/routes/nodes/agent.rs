@@ -27,6 +27,9 @@ use berth_control::catalog::ClaimEntry;
 use berth_control::moves::migration::{ObservationEffect, apply_observation};
 use berth_control::{ControlError, ControlPlane};
 
+/// Most characters of the reason why a node is degraded.
+const MAX_REASON: usize = 200;
+
 /// Boots of a node that are remembered.
 const BOOTS: usize = 8;
 
@@ -52,13 +55,10 @@ pub(super) async fn heartbeat(
         super::facts::store(&control, &caller, *facts, FactLayer::Reported, None).await?;
         control.wait_for_read_your_writes().await;
     }
-    let (state, generation) = known(&control, &node)?;
     let at = control.now();
+    known(&control, &node)?;
     control.record_heartbeat(&node, at.as_second());
-    if state == NodeState::Lost {
-        let (node, state) = (node.clone(), NodeState::Active);
-        control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
-    }
+    apply_health(&control, &node, beat.degraded.as_deref()).await?;
     if let Some(notice) = &beat.reclaim {
         super::drains::take_notice(&control, &caller, &node, notice).await?;
     }
@@ -95,6 +95,37 @@ fn known(control: &ControlPlane, node: &NodeId) -> ApiResult<(NodeState, i64)> {
     entry.ok_or_else(|| {
         ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
     })
+}
+
+/// Has the node's state follow what its agent says of it, if that differs.
+async fn apply_health(
+    control: &ControlPlane,
+    node: &NodeId,
+    degraded: Option<&str>,
+) -> ApiResult<()> {
+    let degraded: Option<String> = degraded.map(|reason| {
+        let printable = reason.chars().filter(|character| !character.is_control());
+        printable.take(MAX_REASON).collect()
+    });
+    let op = {
+        let catalog = control.catalog.read();
+        let Some(entry) = catalog.nodes.get(node) else { return Ok(()) };
+        let known = &entry.facts.state_reason;
+        let differs = match entry.facts.state {
+            NodeState::Lost => true,
+            NodeState::Active => degraded.is_some(),
+            NodeState::Degraded => known.is_some() && *known != degraded,
+            NodeState::Joining | NodeState::Cordoned | NodeState::Draining => false,
+        };
+        if !differs {
+            return Ok(());
+        }
+        let (node, expect) = (node.clone(), Some(entry.generation));
+        Op::SetHealth { node, degraded: degraded.map(Text::from), expect }
+    };
+    // If the node was changed concurrently, the next heartbeat says it again.
+    control.submit(op).await?;
+    Ok(())
 }
 
 /// What should be on a node.

@@ -91,6 +91,7 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
         set,
         policy_defaults,
         reported: reported.collect(),
+        state_message: entry.state_message(),
         generation: entry.generation,
         heard_at: heard_at.filter(|_| entry.heard_at > 0),
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
