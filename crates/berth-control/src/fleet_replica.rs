@@ -326,6 +326,17 @@ impl FleetReplica {
         }
     }
 
+    /// The pool that every instance on a node takes an address of, if it is not among those named.
+    pub(crate) fn overlay_pool(&mut self, node: &NodeId, named: &[Text]) -> Option<Text> {
+        let engine = self.engine();
+        if !engine.policy().defaults().has_overlay_pool() {
+            return None;
+        }
+        let facts = engine.fleet().node(node)?;
+        let pool = engine.policy().defaults().overlay_pool(&facts.labels)?;
+        (!named.iter().any(|known| **known == *pool)).then(|| Text::from(pool))
+    }
+
     /// The current version of an environment's secrets.
     #[must_use]
     pub fn secrets_of(&self, env: &str) -> Option<Text> {

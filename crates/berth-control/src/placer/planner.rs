@@ -289,6 +289,7 @@ impl Planner {
             let mut claim = self.claim(instance, placement.node.clone());
             claim.score = placement.score;
             claim.pools.clone_from(&request.pools);
+            claim.pools.extend(self.replica.overlay_pool(&placement.node, &request.pools));
             claim.release_id.clone_from(&request.release);
             let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
             claim.secrets_version = env.and_then(|env| self.replica.secrets_of(env));

@@ -1,6 +1,7 @@
 //! Each noun of the API: what it takes, what it refuses, and what tenants see of it.
 
 mod access;
+mod defaults;
 mod facts;
 mod groups;
 mod limits;

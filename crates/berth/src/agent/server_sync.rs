@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::facts::FactSource;
 use super::instance_manager::{DesiredState, NodeReport};
-use super::reclaim_notice;
 use super::volume_copier::VolumeCopier;
+use super::{health_check, reclaim_notice};
 use crate::cmdutil::chain;
 
 const MIN_BACKOFF: Duration = Duration::from_secs(1);

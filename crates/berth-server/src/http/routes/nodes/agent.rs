@@ -120,10 +120,9 @@ async fn apply_health(
         if !differs {
             return Ok(());
         }
-        let (node, expect) = (node.clone(), Some(entry.generation));
-        Op::SetHealth { node, degraded: degraded.map(Text::from), expect }
+        // Whatever the state has become meanwhile, this is the agent's latest word.
+        Op::SetHealth { node: node.clone(), degraded: degraded.map(Text::from), expect: None }
     };
-    // If the node was changed concurrently, the next heartbeat says it again.
     control.submit(op).await?;
     Ok(())
 }

@@ -171,7 +171,7 @@ fn read_list(body: &[u8]) -> ApiResult<Read> {
 /// The facts that a JSON object names.
 fn owned_values(facts: &NodeFacts, value: serde_json::Value) -> FactValues {
     let serde_json::Value::Object(mut named) = value else { return FactValues::new() };
-    for fixed in ["id", "state", "heartbeat_at", "policy_reserve", "overridden"] {
+    for fixed in ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "overridden"] {
         named.remove(fixed);
     }
     if facts.boots.is_empty() {
