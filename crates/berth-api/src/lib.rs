@@ -42,7 +42,7 @@ pub use event::Event;
 pub use node::{
     Assignment, AssignmentList, FailureCause, FoundInstance, Heartbeat, HeartbeatResponse,
     ImportLine, ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
-    ReportedInstance, RunState, RunningInstance,
+    ReportedInstance, RunState, RunningInstance, UnsetFacts,
 };
 pub use place::{
     ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSlot,

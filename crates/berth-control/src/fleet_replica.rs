@@ -223,7 +223,7 @@ impl FleetReplica {
             EventBody::NodeChanged { constraint_gen, facts } => {
                 self.put_node(facts, *constraint_gen)?;
             }
-            EventBody::NodeState { node_id, state, constraint_gen } => {
+            EventBody::NodeState { node_id, state, constraint_gen, .. } => {
                 self.engine.fleet_mut().set_state(node_id, *state);
                 if let Some(mark) = self.nodes.get_mut(node_id) {
                     mark.seen.constraint_gen = *constraint_gen;
@@ -332,6 +332,17 @@ impl FleetReplica {
             Some(version) => drop(self.secrets.insert(key, version)),
             None => drop(self.secrets.remove(&key)),
         }
+    }
+
+    /// The pool that every instance on a node takes an address of, if it is not among those named.
+    pub(crate) fn overlay_pool(&mut self, node: &NodeId, named: &[Text]) -> Option<Text> {
+        let engine = self.engine();
+        if !engine.policy().defaults().has_overlay_pool() {
+            return None;
+        }
+        let facts = engine.fleet().node(node)?;
+        let pool = engine.policy().defaults().overlay_pool(&facts.labels)?;
+        (!named.iter().any(|known| **known == *pool)).then(|| Text::from(pool))
     }
 
     /// The current version of the secrets of an instance's environment, if it needs any: its

@@ -364,8 +364,8 @@ impl CatalogState {
                 self.touch_node(&facts.id, changes);
                 self.put_node(*facts, constraint_gen);
             }
-            EventBody::NodeState { node_id, state, constraint_gen } => {
-                self.set_state(&node_id, state, constraint_gen);
+            EventBody::NodeState { node_id, state, constraint_gen, reason } => {
+                self.set_state(&node_id, state, reason, constraint_gen);
                 self.touch_node(&node_id, changes);
             }
             EventBody::NodeRemoved { node_id } => {
@@ -566,12 +566,20 @@ impl CatalogState {
         self.crashes.entry(workload).or_default().add(at);
     }
 
-    fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {
+    fn set_state(
+        &mut self,
+        node: &NodeId,
+        state: NodeState,
+        reason: Option<Text>,
+        generation: i64,
+    ) {
         if let Some(entry) = self.nodes.get_mut(node)
             && entry.generation <= generation
         {
             entry.generation = generation;
-            Arc::make_mut(&mut entry.facts).state = state;
+            let facts = Arc::make_mut(&mut entry.facts);
+            facts.state = state;
+            facts.state_reason = reason.map(|reason| reason.to_string());
         }
     }
 }

@@ -109,9 +109,10 @@ impl FleetSnapshot {
 
     /// The same fleet under another policy, with hosts keeping for themselves what that says.
     pub(crate) fn under(&self, policy: Policy) -> Self {
-        let nodes = self.nodes.iter().map(|(facts, heard_at)| {
-            (crate::elastic::reserved_by(policy.elastic(), facts), *heard_at)
-        });
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(facts, heard_at)| (crate::elastic::facts_under(&policy, facts), *heard_at));
         Self { nodes: nodes.collect(), policy, ..self.clone() }
     }
 

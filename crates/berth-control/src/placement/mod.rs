@@ -16,7 +16,7 @@ use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::placer::{Actor, PlaceAnswer};
 
-pub use crate::instance_spec::request_of;
+pub use crate::instance_spec::{apply_default_disk, request_of};
 pub use answer::Audience;
 pub use answer::decision_id;
 pub(crate) use answer::placed_or_error;

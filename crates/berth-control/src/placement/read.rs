@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::instance_spec::request_of;
+use crate::instance_spec::{apply_default_disk, request_of};
 use crate::placer;
 use crate::state::instance_ids::{InstancePosition, derive_unkeyed};
 
@@ -207,6 +207,7 @@ async fn expand(
     }
     let mut request = request_of(tenant, spec);
     let policy = control.catalog.policy();
+    apply_default_disk(policy.as_deref(), spec, &mut request);
     crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
         request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);

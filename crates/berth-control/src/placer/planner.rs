@@ -326,6 +326,7 @@ impl Planner {
             let mut claim = self.claim(instance, placement.node.clone());
             claim.score = placement.score;
             claim.pools.clone_from(&request.pools);
+            claim.pools.extend(self.replica.overlay_pool(&placement.node, &request.pools));
             claim.release_id.clone_from(&request.release);
             claim.secrets_version = self.replica.secrets_of(instance);
             if let Some(Some(assigned)) = pending.slots.get(place) {

@@ -97,6 +97,7 @@ impl Fleet {
         Some(NodeFacts {
             id: row.id.clone(),
             state: row.state,
+            state_reason: None,
             heartbeat_at: row.heartbeat_at,
             capacity: row.capacity_known.then_some(row.capacity),
             extra: (row.extra.iter().filter(|class| class.stated))
@@ -129,6 +130,7 @@ impl Fleet {
             cached_images: row.cached_images.iter().map(|&image| text(image)).collect(),
             boots: row.boots.clone(),
             watermarks: row.watermarks,
+            overridden: std::collections::BTreeMap::new(),
         })
     }
 

@@ -5,6 +5,7 @@
 mod amounts;
 mod evidence;
 mod ids;
+mod layers;
 mod node;
 mod request;
 mod room;
@@ -17,6 +18,7 @@ pub use evidence::Evidence;
 #[cfg(feature = "schema")]
 pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};
+pub use layers::{FactChange, FactLayer, FactValues, Layers, Override, values_of_patch};
 pub use node::{
     BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,
     OtherUsage, Platform, PlatformVersion, TraitValue, Watermarks,

@@ -13,6 +13,7 @@ use super::amounts::{Amounts, Ratios};
 #[cfg(feature = "schema")]
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
+use super::layers::Override;
 
 /// The lifecycle state of a node.
 #[derive(
@@ -311,6 +312,9 @@ pub struct NodeFacts {
     /// Its lifecycle state.
     #[serde(default)]
     pub state: NodeState,
+    /// Why it is degraded, or was when it was lost, as its agent said: kept by Berth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
     /// The time of the last heartbeat.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
@@ -410,6 +414,9 @@ pub struct NodeFacts {
     /// Where pressure begins.
     #[serde(default)]
     pub watermarks: Watermarks,
+    /// Fields that are not as reported, by path such as `labels.hall`: kept by Berth.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub overridden: BTreeMap<String, Override>,
 }
 
 const fn default_overhead() -> u32 {
@@ -435,6 +442,7 @@ impl NodeFacts {
         Self {
             id: NodeId::new(id),
             state: NodeState::Active,
+            state_reason: None,
             heartbeat_at: Timestamp(0),
             capacity: Some(capacity),
             extra: BTreeMap::new(),
@@ -465,7 +473,14 @@ impl NodeFacts {
             cached_images: Vec::new(),
             boots: Vec::new(),
             watermarks: Watermarks::default(),
+            overridden: BTreeMap::new(),
         }
+    }
+
+    /// A node of which nothing is known but its name.
+    #[must_use]
+    pub fn unknown(id: &str) -> Self {
+        Self { capacity: None, ..Self::new(id, Amounts::default()) }
     }
 
     /// What the host keeps for itself: by the policy, else by its own word.
@@ -533,5 +548,21 @@ pub enum InvalidNode {
         value: u64,
         /// The largest accepted value.
         max: u64,
+    },
+    /// A value is not one of its field, or there is no such field.
+    #[error("node {node}: {error}")]
+    Unreadable {
+        /// The node.
+        node: NodeId,
+        /// Which, and what is accepted.
+        error: String,
+    },
+    /// A field that is not changed like a fact.
+    #[error("node {node}: {field} is not a fact to set; it follows from other calls")]
+    Fixed {
+        /// The node.
+        node: NodeId,
+        /// The field.
+        field: String,
     },
 }

@@ -2,12 +2,15 @@
 //!
 //! A policy is read from TOML or JSON, checked key by key, and never changed afterwards.
 
+mod defaults;
 #[cfg(feature = "schema")]
 mod schema;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use defaults::{Defaults, NodeDefaults};
 
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, CapacityType, PPM};
@@ -238,6 +241,8 @@ pub struct Policy {
     pub(crate) explain: ExplainSettings,
     /// Units, watermarks, classes and migration.
     pub(crate) elastic: ElasticSettings,
+    /// What holds for nodes and instances that do not say otherwise.
+    pub(crate) defaults: Defaults,
     /// The hash of all of this.
     pub(crate) hash: PolicyHash,
     pub(crate) weights: Vec<(ScorerId, u32)>,
@@ -267,6 +272,12 @@ impl Policy {
     #[must_use]
     pub const fn combine(&self) -> Combine {
         self.combine
+    }
+
+    /// What holds for nodes and instances that do not say otherwise.
+    #[must_use]
+    pub const fn defaults(&self) -> &Defaults {
+        &self.defaults
     }
 
     /// Settings of the filters.

@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, PPM};
 use crate::policy::{
-    Combine, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy, PolicyHash,
-    ScoreOptions, ScorerId,
+    Combine, Defaults, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy,
+    PolicyHash, ScoreOptions, ScorerId,
 };
 use crate::score::SCORERS;
 
@@ -80,6 +80,8 @@ struct Document {
     // Left out while it says nothing, so that policies keep the hash they always had.
     #[serde(default, skip_serializing_if = "ElasticSettings::is_default")]
     elastic: ElasticSettings,
+    #[serde(default, skip_serializing_if = "Defaults::is_default")]
+    defaults: Defaults,
 }
 
 impl Policy {
@@ -140,6 +142,7 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
         options: document.options,
         explain: document.explain,
         elastic: document.elastic,
+        defaults: document.defaults,
         hash: PolicyHash([0; 32]),
         weights,
         off,
@@ -222,7 +225,8 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
             return Err(out_of_range(key, value, &format!("{least} to {most}")));
         }
     }
-    for (key, value, least, most) in document.elastic.ranged() {
+    let elastic = document.elastic.ranged().into_iter();
+    for (key, value, least, most) in elastic.chain(document.defaults.ranged()) {
         if !(least..=most).contains(&value) {
             return Err(out_of_range(&key, value, &format!("{least} to {most}")));
         }
@@ -231,6 +235,7 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
         let accepted = format!("at most {} rules", ElasticSettings::MAX_RULES);
         return Err(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
     }
+    check_defaults(&document.defaults)?;
     if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
         let accepted = format!("1 to {MAX_SHAPES} shapes");
         return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
@@ -241,6 +246,21 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
                 let key = format!("options.shapes[{place}].{name}");
                 return Err(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
             }
+        }
+    }
+    Ok(())
+}
+
+fn check_defaults(defaults: &Defaults) -> Result<(), PolicyError> {
+    if defaults.nodes.len() > Defaults::MAX_RULES {
+        let accepted = format!("at most {} rules", Defaults::MAX_RULES);
+        return Err(out_of_range("defaults.nodes", defaults.nodes.len(), &accepted));
+    }
+    for (key, pool) in defaults.pools() {
+        let length = pool.chars().count();
+        if !(1..=200).contains(&length) || pool.chars().any(char::is_control) {
+            let accepted = "the name of a pool: 1 to 200 characters, none of them control";
+            return Err(out_of_range(&key, format!("{pool:?}"), accepted));
         }
     }
     Ok(())
@@ -266,6 +286,7 @@ fn document(policy: &Policy) -> Document {
         options: policy.options.clone(),
         explain: policy.explain,
         elastic: policy.elastic.clone(),
+        defaults: policy.defaults.clone(),
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{MAX_SHAPES, ranged};
 use crate::elastic::ElasticSettings;
-use crate::policy::{FilterSettings, Policy, ScoreOptions};
+use crate::policy::{Defaults, FilterSettings, Policy, ScoreOptions};
 
 /// One key of a policy, for the reference.
 pub(crate) struct Setting {
@@ -16,7 +16,7 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 36] = [
+const KEYS: [(&str, &str, &str); 42] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
@@ -85,6 +85,16 @@ const KEYS: [(&str, &str, &str); 36] = [
         "how long an instance rests after a failed migration; twice as long each time",
     ),
     ("elastic.migration.timeout_s", "", "how long agents have for a migration"),
+    ("defaults.cpu_ratio_permille", "", "how often the CPU of nodes may be promised"),
+    ("defaults.vmm_overhead_mib", "", "memory that hypervisors take for each instance"),
+    ("defaults.reserved_memory_mib", "", "memory that hosts keep for themselves"),
+    ("defaults.disk_mib", "", "disk of instances that do not say how much they need"),
+    ("defaults.overlay_pool", "the name of a pool", "pool that every instance takes an address of"),
+    (
+        "defaults.nodes",
+        "at most 64 rules, each with `labels` and any of the above but `disk_mib`",
+        "what holds for nodes with such labels; the first rule that fits counts",
+    ),
 ];
 
 /// Every setting, in the order in which a policy has them.
@@ -100,7 +110,8 @@ pub(crate) fn settings() -> Vec<Setting> {
 
 fn accepted_for(key: &str, otherwise: &str) -> String {
     let ranges = ranged(&FilterSettings::default(), &ScoreOptions::default());
-    let elastic = ElasticSettings::default().ranged();
+    let mut elastic = ElasticSettings::default().ranged();
+    elastic.extend(Defaults::default().ranged());
     if let Some((_, _, least, most)) = elastic.iter().find(|(ranged, ..)| ranged == key) {
         return format!("{least} to {most}");
     }
@@ -165,10 +176,22 @@ fn written(key: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::NodeDefaults;
 
     #[test]
     fn every_key_of_a_policy_is_listed_and_no_other() {
-        let mut known: Vec<String> = defaults().into_iter().map(|(key, _)| key).collect();
+        // These are left out of the text of a policy unless they are stated.
+        let stated = Defaults {
+            cpu_ratio_permille: Some(1),
+            vmm_overhead_mib: Some(1),
+            reserved_memory_mib: Some(1),
+            disk_mib: Some(1),
+            overlay_pool: Some(String::new()),
+            nodes: vec![NodeDefaults::default()],
+        };
+        let mut known = defaults();
+        flatten("defaults".to_owned(), serde_json::to_value(stated).unwrap(), &mut known);
+        let mut known: Vec<String> = known.into_iter().map(|(key, _)| key).collect();
         known.push("name".to_owned());
         let mut listed: Vec<String> = KEYS.iter().map(|(key, ..)| (*key).to_owned()).collect();
         known.sort_unstable();

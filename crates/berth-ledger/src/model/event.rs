@@ -140,6 +140,9 @@ pub enum EventBody {
         state: NodeState,
         /// Generation of its facts.
         constraint_gen: i64,
+        /// Why it is degraded, or was when it was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Text>,
     },
     /// An agent reported an instance that its node was not given, and that was not recorded.
     #[serde(rename = "node.report_refused")]

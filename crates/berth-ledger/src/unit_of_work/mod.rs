@@ -97,7 +97,9 @@ impl UnitOfWork {
             Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
             Op::ReconcileTenant(tenant) => Answer::Drifts(self.reconcile_tenant(tenant)),
             Op::PutNode { .. }
+            | Op::ChangeFacts { .. }
             | Op::SetNodeState { .. }
+            | Op::SetHealth { .. }
             | Op::RemoveNode { .. }
             | Op::SetReserve { .. }
             | Op::RefuseReport { .. }

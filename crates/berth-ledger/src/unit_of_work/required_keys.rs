@@ -170,7 +170,9 @@ impl Keys {
                 self.facts.insert(facts.id.clone());
                 self.whole_classes.insert(facts.id.clone());
             }
-            Op::SetNodeState { node, .. }
+            Op::ChangeFacts { node, .. }
+            | Op::SetNodeState { node, .. }
+            | Op::SetHealth { node, .. }
             | Op::RemoveNode { node, .. }
             | Op::SetReserve { node, .. } => {
                 self.nodes.insert(node.clone());

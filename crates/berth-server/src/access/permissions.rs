@@ -74,6 +74,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("PUT", "/v1/nodes/{node}", NODE),
     ("PATCH", "/v1/nodes/{node}", RUN),
     ("DELETE", "/v1/nodes/{node}", RUN),
+    ("POST", "/v1/nodes/{node}/unset", RUN),
     ("POST", "/v1/nodes/{node}/heartbeat", NODE),
     ("POST", "/v1/nodes/{node}/cordon", RUN),
     ("POST", "/v1/nodes/{node}/uncordon", RUN),

@@ -84,6 +84,10 @@ fn cell(node: &NodeEntry) -> Cell {
         title.push_str(", ");
         title.push_str(node.facts.state.name());
     }
+    if let Some(message) = node.state_message() {
+        title.push_str(": ");
+        title.push_str(&message);
+    }
     Cell { class: fullness(share), mark: mark(node.facts.state), title }
 }
 

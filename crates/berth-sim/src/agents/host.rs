@@ -123,6 +123,7 @@ impl Host {
             facts: self.facts_changed.then(|| Box::new(self.facts.clone())),
             running: self.instances_changed.then(|| self.instances.iter().map(running).collect()),
             reclaim: None,
+            ..Heartbeat::default()
         }
     }
 

@@ -89,6 +89,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         vec![
             ("node", paint(BOLD, facts.id.as_str())),
             ("state", node_state(facts.state).to_string()),
+            ("because", self.state_message.clone().unwrap_or_default()),
             ("heard", self.heard_at.map_or_else(|| "never".to_owned(), age)),
             ("place", place.join(" / ")),
             ("capacity", facts.capacity.as_ref().map_or_else(|| "unknown".to_owned(), amounts)),
@@ -112,7 +113,36 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
 
     fn print(&self, out: &Output) {
         out.pairs(&self.fields());
+        print_layers(out, self);
         print_account(out, &self.account);
+    }
+}
+
+/// Prints the facts that are not as reported: what is in effect, whose word it is, and the report.
+fn print_layers(out: &Output, node: &Node) {
+    if node.reported.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&["FACT", "VALUE", "BY", "REPORTED"]);
+    for (field, reported) in &node.reported {
+        let set = node.set.get(field).map(|value| (value, "operator"));
+        let policy = node.policy_defaults.get(field).map(|value| (value, "policy"));
+        let Some((value, by)) = set.or(policy) else { continue };
+        table.row([field.as_str().into(), plain(value), by.into(), plain(reported)]);
+    }
+    out.line(format!("\n{}", table.text()));
+    if !node.set.is_empty() {
+        let id = node.facts.id.as_str();
+        out.note(paint(DIM, &format!("Give back with: berth nodes unset {id} FACT")));
+    }
+}
+
+/// A value of a fact as a cell.
+fn plain(value: &serde_json::Value) -> Cell {
+    match value {
+        serde_json::Value::Null => dash(),
+        serde_json::Value::String(text) => text.as_str().into(),
+        other => other.to_string().into(),
     }
 }
 

@@ -9,7 +9,9 @@ use berth_api::{
     Assignment, AssignmentList, FailureCause, Heartbeat, HeartbeatResponse, ReportedInstance,
     RunState, RunningInstance,
 };
-use berth_engine::{BootOutcome, Elastic, InstanceId, NodeId, NodeState, Timestamp};
+use berth_engine::{
+    BootOutcome, Elastic, FactChange, FactLayer, InstanceId, NodeId, NodeState, Timestamp,
+};
 use berth_ledger::{
     Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
@@ -23,6 +25,9 @@ use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
 use berth_control::moves::migration::{ObservationEffect, apply_observation};
+
+/// Most characters of the reason why a node is degraded.
+const MAX_REASON: usize = 200;
 
 /// Boots of a node that are remembered.
 const BOOTS: usize = 8;
@@ -46,16 +51,13 @@ pub(super) async fn heartbeat(
             let value = Some(format!("{:?}", facts.id.as_str()));
             return Err(ApiError::field("facts.id", value, "the node that the path names"));
         }
-        super::store(&control, &caller, *facts, None).await?;
+        super::facts::store(&control, &caller, *facts, FactLayer::Reported, None).await?;
         control.wait_for_read_your_writes().await;
     }
-    let (state, generation) = known(&control, &node)?;
     let at = control.now();
+    known(&control, &node)?;
     control.record_heartbeat(&node, at.as_second());
-    if state == NodeState::Lost {
-        let (node, state) = (node.clone(), NodeState::Active);
-        control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
-    }
+    apply_health(&control, &node, beat.degraded.as_deref()).await?;
     if let Some(notice) = &beat.reclaim {
         super::drains::take_notice(&control, &caller, &node, notice).await?;
     }
@@ -92,6 +94,36 @@ fn known(control: &ControlPlane, node: &NodeId) -> ApiResult<(NodeState, i64)> {
     entry.ok_or_else(|| {
         ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
     })
+}
+
+/// Has the node's state follow what its agent says of it, if that differs.
+async fn apply_health(
+    control: &ControlPlane,
+    node: &NodeId,
+    degraded: Option<&str>,
+) -> ApiResult<()> {
+    let degraded: Option<String> = degraded.map(|reason| {
+        let printable = reason.chars().filter(|character| !character.is_control());
+        printable.take(MAX_REASON).collect()
+    });
+    let op = {
+        let catalog = control.catalog.read();
+        let Some(entry) = catalog.nodes.get(node) else { return Ok(()) };
+        let known = &entry.facts.state_reason;
+        let differs = match entry.facts.state {
+            NodeState::Lost => true,
+            NodeState::Active => degraded.is_some(),
+            NodeState::Degraded => known.is_some() && *known != degraded,
+            NodeState::Joining | NodeState::Cordoned | NodeState::Draining => false,
+        };
+        if !differs {
+            return Ok(());
+        }
+        // Whatever the state has become meanwhile, this is the agent's latest word.
+        Op::SetHealth { node: node.clone(), degraded: degraded.map(Text::from), expect: None }
+    };
+    control.submit(op).await?;
+    Ok(())
 }
 
 /// What should be on a node.
@@ -280,22 +312,27 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
 async fn note_boot(control: &ControlPlane, node: &NodeId, boot: BootOutcome) -> ApiResult<()> {
-    let known = control.catalog.read().nodes.get(node).map(|entry| {
-        let facts = berth_engine::NodeFacts::clone(&entry.facts);
-        (facts, entry.heard_at, entry.generation)
-    });
-    let Some((mut facts, heard_at, generation)) = known else { return Ok(()) };
-    let was_failed = facts.boots.last().is_some_and(|boot| boot.failed);
+    let known = control
+        .catalog
+        .read()
+        .nodes
+        .get(node)
+        .map(|entry| (entry.facts.boots.clone(), entry.generation));
+    let Some((mut boots, generation)) = known else { return Ok(()) };
+    let was_failed = boots.last().is_some_and(|boot| boot.failed);
     if !boot.failed && !was_failed {
         return Ok(());
     }
     // One tenant's failures count once, however many there are.
-    facts.boots.retain(|old| boot.tenant.is_none() || old.tenant != boot.tenant);
-    facts.boots.push(boot);
-    let surplus = facts.boots.len().saturating_sub(BOOTS);
-    facts.boots.drain(..surplus);
-    facts.heartbeat_at = Timestamp(heard_at);
-    let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
+    boots.retain(|old| boot.tenant.is_none() || old.tenant != boot.tenant);
+    boots.push(boot);
+    let surplus = boots.len().saturating_sub(BOOTS);
+    boots.drain(..surplus);
+    let boots =
+        serde_json::to_value(boots).map_err(|error| ApiError::invalid(error.to_string()))?;
+    let change = Box::new(FactChange::Report([("boots".to_owned(), boots)].into()));
+    let (node, expect) = (node.clone(), Some(generation));
+    let op = Op::ChangeFacts { node, change, create: None, expect };
     // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())

@@ -6,7 +6,7 @@ use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::attachments::volumes_of;
 use berth_control::caller::is_name;
-use berth_control::placement::request_of;
+use berth_control::placement::{apply_default_disk, request_of};
 
 /// Most replicas of one workload.
 pub(super) const MOST: u32 = 100_000;
@@ -40,6 +40,7 @@ pub(super) async fn new(
     let mut request = request_of(tenant, &new.template);
     request.workload = Some(name.to_owned());
     let policy = control.catalog.policy();
+    apply_default_disk(policy.as_deref(), &new.template, &mut request);
     berth_control::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
     request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
     let mut volumes = request.volumes;
