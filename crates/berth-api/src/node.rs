@@ -54,7 +54,6 @@ pub struct NodeEvacuation {
 pub struct NodeStateChange {
     /// Why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
 }
 
@@ -88,7 +87,6 @@ pub struct RunningInstance {
     pub state: RunState,
     /// For one that stopped or failed: why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
     /// For an instance that Berth did not place: what it uses, so that it can be charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]

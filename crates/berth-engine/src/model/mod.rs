@@ -5,6 +5,7 @@
 mod amounts;
 mod evidence;
 mod ids;
+pub mod limits;
 mod node;
 mod request;
 mod room;
