@@ -3,6 +3,7 @@
 use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
 use super::UnitOfWork;
+use super::limits;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
 
@@ -20,6 +21,9 @@ impl UnitOfWork {
     pub(super) fn administer(&mut self, op: &Op) -> Outcome {
         if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
+        }
+        if let Some(excess) = limits::excess(op) {
+            return Outcome::Impossible(excess.to_string());
         }
         let outcome = match op {
             Op::PutNode { facts, expect } => {

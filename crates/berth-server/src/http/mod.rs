@@ -5,6 +5,7 @@ mod extract;
 mod instrument;
 mod list;
 mod openapi;
+mod openapi_limits;
 mod routes;
 
 use std::time::Duration;

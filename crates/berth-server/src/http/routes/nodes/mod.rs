@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
+use berth_api::limits::Limited as _;
 use berth_api::select::{NodeView, Selector};
 use berth_api::{Node, NodeStateChange, Page, Role};
 use berth_engine::elastic::Account;
@@ -235,6 +236,7 @@ pub(super) fn check(facts: &NodeFacts) -> ApiResult<()> {
         let value = Some(format!("{:?}", facts.id.as_str()));
         return Err(ApiError::field("id", value, "1 to 200 characters, none of them control"));
     }
+    facts.check_limits()?;
     facts.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))
 }
 
