@@ -9,7 +9,8 @@ use berth_engine::InstanceRequest;
 use berth_ledger::{ClaimKey, Slot, SlotKey, Text};
 use rustc_hash::FxHashSet;
 
-use super::planner::{PendingPlan, Planner};
+use super::pending_plan::PendingPlan;
+use super::planner::Planner;
 
 /// A slot that is assigned to an instance.
 #[derive(Clone, Debug)]
