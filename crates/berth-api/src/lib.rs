@@ -9,6 +9,7 @@ mod decision;
 mod drain;
 mod elastic;
 mod event;
+pub mod limits;
 mod node;
 mod place;
 mod policy;

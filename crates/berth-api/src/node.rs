@@ -70,7 +70,6 @@ pub struct NodeEvacuation {
 pub struct NodeStateChange {
     /// Why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
 }
 
@@ -125,7 +124,6 @@ pub struct RunningInstance {
     pub state: RunState,
     /// For one that stopped or failed: why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
     /// For one that failed to start: what made it fail; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]

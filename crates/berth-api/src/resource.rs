@@ -101,7 +101,7 @@ pub struct NewAttachment {
     #[serde(alias = "owner")]
     pub tenant: Option<String>,
     /// The volumes; all must be on one node.
-    #[schema(min_items = 1, max_items = 64)]
+    #[schema(min_items = 1)]
     pub volumes: Vec<String>,
 }
 
@@ -204,6 +204,6 @@ pub struct QuotaUse {
 pub struct Secrets {
     /// The current version of the bundle; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1)]
     pub version: Option<String>,
 }

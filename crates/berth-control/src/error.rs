@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use berth_api::limits::LimitExceeded;
 use berth_api::{FieldError, Problem};
 use berth_engine::Refusal;
 use berth_engine::elastic::InvalidPermitRequest;
@@ -111,6 +112,14 @@ impl ControlError {
         };
         let (field, accepted) = (field.to_owned(), accepted.to_owned());
         Self::invalid(detail).with_field(FieldError { field, value, accepted })
+    }
+
+    /// A stored object that exceeds a limit of this version.
+    #[must_use]
+    pub fn quarantined(what: &str, excess: &str) -> Self {
+        let detail = format!("{what} exceeds a limit: {excess}");
+        Self::new(ErrorKind::Unprocessable, "quarantined", "a stored object is too large", detail)
+            .retry(false)
     }
 
     /// A size that an instance cannot have.
@@ -289,6 +298,13 @@ impl fmt::Display for ControlError {
 }
 
 impl std::error::Error for ControlError {}
+
+impl From<LimitExceeded> for ControlError {
+    fn from(error: LimitExceeded) -> Self {
+        let (field, value, accepted) = (error.field(), Some(error.found()), error.accepted());
+        Self::invalid(error.to_string()).with_field(FieldError { field, value, accepted })
+    }
+}
 
 impl From<LedgerError> for ControlError {
     fn from(error: LedgerError) -> Self {

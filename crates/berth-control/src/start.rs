@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::limits::{check_size, table};
 use berth_engine::Policy;
 use berth_ledger::{Backend, Ledger, Op, Outcome};
 
@@ -129,10 +130,16 @@ impl ControlPlane {
     }
 }
 
-/// A new ledger has no policy: the one the server was started with becomes its first.
+/// A new ledger has no policy: the one the server was started with becomes its first. It also takes
+/// the place of an active policy that exceeds a limit, which stays stored but is no longer in force.
 fn store_first_policy(ledger: &Ledger, policy: &Policy) -> Result<(), StartError> {
-    if ledger.policies()?.iter().any(|stored| stored.active) {
-        return Ok(());
+    if let Some(active) = ledger.policies()?.into_iter().find(|stored| stored.active) {
+        let Err(excess) = check_size(active.body.len(), table::STORED_POLICY_BYTES) else {
+            return Ok(());
+        };
+        let excess = excess.inside("policy");
+        let (quarantined, instead) = (active.name, policy.name());
+        tracing::error!(%excess, quarantined, instead, "active policy quarantined");
     }
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
     let body = policy.to_json();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSlot};
 use berth_engine::workload::deletion_cost;
-use berth_engine::{Explanation, NodeId, Policy, Refusal};
+use berth_engine::{Explanation, InstanceId, InstanceRequest, NodeId, Policy, Refusal};
 use berth_ledger::{GrantedClaim, Slot};
+use rustc_hash::FxHashMap;
 
 use super::PreparedPlacement;
 use crate::caller::Caller;
@@ -110,6 +111,7 @@ fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
         InvalidRequest::UnknownVolume { .. } => {
             ControlError::conflict("unknown_volume", invalid.to_string())
         }
+        InvalidRequest::TooMany(excess) => ControlError::from(excess.clone()),
         _ => ControlError::invalid(invalid.to_string()),
     }
 }
@@ -128,8 +130,13 @@ fn no_room(refusals: Vec<Refusal>) -> ControlError {
 
 fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -> Placed {
     let request = &prepared.request;
-    let instances = granted.grant.claims.iter();
-    let instances = instances.map(|claim| instance(prepared, claim, audience)).collect();
+    let asked: FxHashMap<InstanceId, &InstanceRequest> =
+        prepared.instances().iter().map(|instance| (instance.id, instance.as_ref())).collect();
+    let instances = granted.grant.claims.iter().map(|claim| {
+        let name = asked.get(&claim.instance).and_then(|asked| asked.name.clone());
+        instance(claim, name, request.dry_run, audience)
+    });
+    let instances = instances.collect();
     let explanation = granted.explanation.and_then(|explanation| {
         let mut seen = audience.explanation(&explanation)?;
         if request.explain != ExplainLevel::Full {
@@ -149,18 +156,18 @@ fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -
 }
 
 fn instance(
-    prepared: &PreparedPlacement,
     claim: &GrantedClaim,
+    name: Option<String>,
+    dry_run: bool,
     audience: &Audience,
 ) -> PlacedInstance {
-    let asked = prepared.instances().iter().find(|instance| instance.id == claim.instance);
-    let is_real = !prepared.request.dry_run;
+    let is_real = !dry_run;
     let values = claim.values.iter();
     let values =
         values.map(|held| HeldValue { pool: held.pool.to_string(), value: held.value.clone() });
     PlacedInstance {
         instance: claim.instance,
-        name: asked.and_then(|instance| instance.name.clone()),
+        name,
         node: audience.sees_nodes().then(|| claim.node.clone()),
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),

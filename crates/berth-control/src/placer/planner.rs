@@ -317,9 +317,10 @@ impl Planner {
     ) -> PlanOutcome {
         let request = &pending.job.request;
         let mut claims = Vec::with_capacity(placements.len());
+        // Placements come in the order of the instances, some of which may be left out.
+        let mut asked = instances.iter().enumerate();
         for placement in placements {
-            let place = instances.iter().position(|instance| instance.id == placement.instance);
-            let Some((place, instance)) = place.map(|place| (place, &instances[place])) else {
+            let Some((place, instance)) = asked.find(|(_, it)| it.id == placement.instance) else {
                 continue;
             };
             self.replica.plan(instance, &placement.node);

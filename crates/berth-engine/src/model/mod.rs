@@ -6,6 +6,7 @@ mod amounts;
 mod evidence;
 mod ids;
 mod layers;
+pub mod limits;
 mod node;
 mod request;
 mod room;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
@@ -9,6 +10,7 @@ use super::amounts::{Amounts, Ratios};
 #[cfg(feature = "schema")]
 use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
+use super::limits::{LimitExceeded, check_counts};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
@@ -314,6 +316,7 @@ impl InstanceRequest {
     /// # Errors
     /// Names the field, the value and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidRequest> {
+        check_counts(self)?;
         for (field, value, _) in self.resources.named() {
             if value > Amounts::MAX {
                 return Err(InvalidRequest::TooLarge { field: field.to_owned(), value });
@@ -366,8 +369,13 @@ impl InstanceRequest {
     }
 }
 
+/// The first text that is given a second time.
 fn repeated(texts: &[String]) -> Option<&String> {
-    texts.iter().enumerate().find(|(at, text)| texts[..*at].contains(text)).map(|(_, text)| text)
+    if texts.len() < 2 {
+        return None;
+    }
+    let mut known = FxHashSet::default();
+    texts.iter().find(|text| !known.insert(text.as_str()))
 }
 
 /// A request that could mean nothing.
@@ -393,6 +401,9 @@ pub enum InvalidRequest {
         /// The field.
         field: &'static str,
     },
+    /// A list that is too long.
+    #[error(transparent)]
+    TooMany(#[from] LimitExceeded),
     /// The instance is outside its own bounds.
     #[error("{field} is {value}, outside its elastic bounds {min} to {max}")]
     OutsideElastic {

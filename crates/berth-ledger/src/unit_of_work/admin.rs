@@ -5,6 +5,7 @@ use berth_engine::{
 };
 
 use super::UnitOfWork;
+use super::limits;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{
     DecisionOutcome, EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload,
@@ -24,6 +25,9 @@ impl UnitOfWork {
     pub(super) fn administer(&mut self, op: &Op) -> Outcome {
         if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
+        }
+        if let Some(excess) = limits::excess(op) {
+            return Outcome::Impossible(excess.to_string());
         }
         let outcome = match op {
             Op::PutNode { facts, layer, expect } => {

@@ -9,6 +9,7 @@ mod charge;
 mod commit;
 pub(crate) mod delta;
 mod lifecycle;
+mod limits;
 mod migrate;
 mod permit;
 mod reconcile;

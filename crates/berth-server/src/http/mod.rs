@@ -5,6 +5,7 @@ mod extract;
 mod instrument;
 mod list;
 mod openapi;
+mod openapi_limits;
 mod routes;
 mod same_origin;
 

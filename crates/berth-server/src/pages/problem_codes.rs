@@ -199,6 +199,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Release instances that hold its values, wait for quarantined values, or widen its range.",
     ),
     (
+        "quarantined",
+        "A stored workload or waiting request exceeds a limit of this version of Berth.",
+        "Store the workload again within the limit, or remove it; send the request again.",
+    ),
+    (
         "queue_full",
         "Too many requests of this tenant are already queued.",
         "Cancel some, or wait until some are granted.",

@@ -6,6 +6,7 @@ use berth_api::Problem;
 use berth_client::ClientError;
 
 use super::output::{Output, style};
+use super::printable::printable;
 use super::suggest::closest;
 use super::text::plural;
 
@@ -125,7 +126,8 @@ impl Failure {
         };
         for (name, failure) in &failures {
             let separator = if name.is_empty() { "" } else { ": " };
-            anstream::eprintln!("{name}{separator}{}", failure.text());
+            let text = format!("{name}{separator}{}", failure.text());
+            anstream::eprintln!("{}", printable(&text));
         }
         Err(Self::new(exit, format!("{} of {} {outcome}", failures.len(), plural(total, noun))))
     }
@@ -186,7 +188,7 @@ impl Failure {
             // If this fails, the line below still says what happened.
             let _ = out.data(problem);
         }
-        anstream::eprintln!("{}", self.text());
+        anstream::eprintln!("{}", printable(&self.text()));
     }
 }
 

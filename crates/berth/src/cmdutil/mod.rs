@@ -9,6 +9,7 @@ mod document;
 mod failure;
 pub(crate) mod file;
 mod output;
+mod printable;
 mod private;
 mod session;
 mod suggest;

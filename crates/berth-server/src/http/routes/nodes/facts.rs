@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use berth_api::limits::Limited as _;
 use berth_api::{Node, Role, UnsetFacts};
 use berth_engine::{
     FactChange, FactLayer, FactValues, NodeFacts, NodeId, Timestamp, values_of_patch,
@@ -119,6 +120,7 @@ pub(super) fn check(facts: &NodeFacts) -> ApiResult<()> {
         let value = Some(format!("{:?}", facts.id.as_str()));
         return Err(ApiError::field("id", value, "1 to 200 characters, none of them control"));
     }
+    facts.check_limits()?;
     facts.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))
 }
 
