@@ -127,7 +127,7 @@ impl FleetReplica {
     pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
         match item {
             SnapshotItem::Policy(_, _, body) => {
-                let policy = Policy::from_json(&body);
+                let policy = Policy::from_stored(&body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             SnapshotItem::Secrets(env, version) => self.set_secrets(&env, Some(version)),
@@ -244,7 +244,7 @@ impl FleetReplica {
                 self.set_secrets(env, version.clone());
             }
             EventBody::PolicyChanged { body, .. } => {
-                let policy = Policy::from_json(body);
+                let policy = Policy::from_stored(body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             EventBody::WorkloadChanged { tenant, name, workload, .. } => match workload {

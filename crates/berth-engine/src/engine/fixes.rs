@@ -192,6 +192,12 @@ fn fit_to_node(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Opt
         i64::from(request.image_mib) + i64::from(engine.policy().filters.disk_headroom_mib);
     let hard_cpu = engine.policy().filters.cpu == crate::policy::CpuRule::Hard;
     let cpu_room = if hard_cpu { row.limits.cpu - row.used.cpu } else { i64::MAX };
+    let filters = &engine.policy().filters;
+    let below_ceiling = filters.cpu_ceiling_permille.map_or(i64::MAX, |ceiling| {
+        row.limits.cpu.saturating_mul(ceiling.into()) / 1000 - row.used.cpu
+    });
+    let host = if filters.cpu_within_host { i64::from(row.capacity.cpu_milli) } else { i64::MAX };
+    let cpu_room = cpu_room.min(below_ceiling).min(host);
     let fitted = Amounts {
         cpu_milli: cut(wanted.cpu_milli, cpu_room),
         memory_mib: cut(wanted.memory_mib, row.memory_room()),

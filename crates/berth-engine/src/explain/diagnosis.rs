@@ -2,7 +2,7 @@
 //! filter matters most.
 
 use super::{FilterCount, NearestMiss, Refusal};
-use crate::filter::{FILTERS, FilterId, FilterTest, all_failures};
+use crate::filter::{CPU_WITHIN_HOST, FILTERS, FilterId, FilterTest, all_failures};
 use crate::fleet::NodeIndex;
 use crate::model::{Evidence, NodeId};
 use crate::prepared_request::PreparedRequest;
@@ -17,7 +17,7 @@ pub(crate) struct Diagnosis {
     pub(crate) only: Vec<usize>,
     /// The first node, by id, that only this filter keeps out.
     pub(crate) only_node: Vec<Option<NodeIndex>>,
-    /// Nodes that only filters of room keep out.
+    /// Nodes that only the size of the request keeps out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
 }
 
@@ -46,8 +46,9 @@ impl Diagnosis {
             return;
         };
         let failures = all_failures(prepared, index, row);
+        // A smaller request also passes the filter on the cores of the host.
         let of_room = |(filter, _): &(FilterId, Evidence)| {
-            matches!(filter.filter().test, FilterTest::Load(_))
+            matches!(filter.filter().test, FilterTest::Load(_)) || *filter == CPU_WITHIN_HOST
         };
         if !failures.is_empty() && failures.iter().all(of_room) {
             self.lack_only_room.push(index);

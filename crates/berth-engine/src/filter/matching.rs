@@ -10,7 +10,7 @@ use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
 use crate::model::{
     CapacityType, Evidence, InstanceRequest, LinkState, Network, Platform, PlatformVersion, Ratios,
-    Timestamp, TraitValue,
+    Timestamp, TraitValue, Unit,
 };
 use crate::policy::{Policy, TraitRule};
 
@@ -230,4 +230,31 @@ fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) ->
         format!("cpu {} memory {} disk {}", r.cpu_permille, r.memory_permille, r.disk_permille)
     };
     Err(Evidence::fact("overprovision ratios (per mille)", text(row.ratios), text(wanted)))
+}
+
+pub(super) static CPU_WITHIN_HOST: Filter = Filter {
+    name: "cpu-within-host",
+    rule: "it has at least as many cores as the instance asks for, whatever its CPU ratio",
+    means: "the last nodes have fewer cores than this one instance asks for",
+    settings: &["filters.cpu_within_host"],
+    example: |setup| setup.request.resources.cpu_milli = 16_500,
+    code: "cpu_exceeds_host",
+    remedy: "ask for less CPU, or add a node with more cores",
+    transient: false,
+    test: FilterTest::Static(cpu_within_host),
+};
+
+fn cpu_within_host(row: &NodeRow, request: &InstanceRequest, policy: &Policy) -> Verdict {
+    let (wanted, most) = (request.visible_cpu_milli(), row.capacity.cpu_milli);
+    // A node without a known size is removed as such.
+    let is_sized = row.capacity_known && most > 0;
+    if wanted <= most || !is_sized || !policy.filters.cpu_within_host {
+        return Ok(());
+    }
+    Err(Evidence::Exceeds {
+        resource: "CPU".to_owned(),
+        wanted: i64::from(wanted),
+        most: i64::from(most),
+        unit: Unit::MilliCpu,
+    })
 }

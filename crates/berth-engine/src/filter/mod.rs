@@ -92,11 +92,14 @@ impl FilterId {
     }
 }
 
+/// The filter on an instance with more CPU than its host, which a smaller request passes.
+pub(crate) const CPU_WITHIN_HOST: FilterId = FilterId(20);
+
 /// The filter on mixing capped and uncapped instances, which the scan reads as bits.
-pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(27);
+pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(28);
 
 /// Every filter, in the order in which they are run.
-pub static FILTERS: [&Filter; 33] = [
+pub static FILTERS: [&Filter; 34] = [
     &requested::SECRETS_PRESENT,
     &requested::ADDRESS_AVAILABLE,
     &requested::VOLUME_EXCLUSIVE,
@@ -117,6 +120,7 @@ pub static FILTERS: [&Filter; 33] = [
     &matching::TRAITS,
     &matching::NETWORKS,
     &matching::OVERPROVISION_RATIOS,
+    &matching::CPU_WITHIN_HOST,
     &neighbours::NOT_EXCLUDED,
     &neighbours::VOLUME_HOME,
     &neighbours::GROUPS,
@@ -175,7 +179,7 @@ pub(crate) fn all_failures(
 const NODE_TESTS: Range<u8> = 3..14;
 
 /// Positions of the filters that compare a node's facts with the request.
-const STATIC_TESTS: Range<u8> = 14..20;
+const STATIC_TESTS: Range<u8> = 14..21;
 
 /// Whether the node passes every rule that looks only at its own facts and the time.
 pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) -> bool {
@@ -247,6 +251,7 @@ mod tests {
     #[test]
     fn the_named_places_are_the_filters_they_name() {
         assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
+        assert_eq!(CPU_WITHIN_HOST.filter().name, "cpu-within-host");
         let places = |wanted: fn(&FilterTest) -> bool| {
             let found: Vec<u8> =
                 FilterId::all().filter(|id| wanted(&id.filter().test)).map(|id| id.0).collect();

@@ -273,6 +273,13 @@ impl InstanceRequest {
         }
     }
 
+    /// The CPU that it sees: what it uses, where that differs from what it is charged.
+    #[must_use]
+    pub fn visible_cpu_milli(&self) -> u32 {
+        let using = self.elastic.as_ref().and_then(|elastic| elastic.using);
+        using.map_or(self.resources.cpu_milli, |using| using.cpu_milli)
+    }
+
     /// Whether two requests differ at most in their ids and names, and so share a ranking.
     #[must_use]
     pub fn same_class(&self, other: &Self) -> bool {
@@ -298,7 +305,7 @@ impl InstanceRequest {
             && self.excluded_nodes == other.excluded_nodes
     }
 
-    /// Whether two requests ask the same of a node's facts, and so share a mask.
+    /// Whether two requests ask the same of a node's facts, their size apart.
     #[must_use]
     pub fn same_static_class(&self, other: &Self) -> bool {
         self.traits == other.traits

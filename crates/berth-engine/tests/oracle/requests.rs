@@ -160,4 +160,9 @@ fn demands(rng: &mut Rng, odds: u64, request: &mut InstanceRequest) {
         };
         request.platform = PlatformBounds { min: bounds(), max: bounds() };
     }
+    // More than some hosts have, and more than all have.
+    if rng.chance(odds) {
+        request.resources.cpu_milli = rng.pick(&[4001, 6000, 9000]);
+        request.elastic = None;
+    }
 }

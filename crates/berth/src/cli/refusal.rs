@@ -178,6 +178,10 @@ pub(crate) fn evidence(evidence: &Evidence) -> String {
             let _ = write!(text, ", has {} free: short by {}", with_unit(*free), with_unit(short));
             text
         }
+        Evidence::Exceeds { resource, wanted, most, unit } => {
+            let with_unit = |amount: i64| amount_with_unit(amount, *unit);
+            format!("{resource}: needs {}, the host has {}", with_unit(*wanted), with_unit(*most))
+        }
         Evidence::Time { what, seconds, limit } => {
             format!(
                 "{what} is {}, accepted is {}",
