@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 use crate::filter::passes_static_tests;
-use crate::fleet::{Bits, Fleet, NodeIndex};
+use crate::fleet::{Bits, Fleet, NodeIndex, NodePlace};
 use crate::model::InstanceRequest;
 use crate::policy::Policy;
 
@@ -130,8 +130,9 @@ impl Mask {
     }
 
     fn update_node(&mut self, fleet: &Fleet, policy: &Policy, index: NodeIndex) {
-        let passes =
-            fleet.row(index).is_some_and(|row| passes_static_tests(row, &self.sample, policy));
+        let passes = fleet.row(index).is_some_and(|row| {
+            passes_static_tests(&NodePlace { fleet, row }, &self.sample, policy)
+        });
         self.bits.set(index, passes);
     }
 }
@@ -144,6 +145,7 @@ fn static_hash(request: &InstanceRequest, cpu_milli: u32) -> u64 {
     request.platform.hash(&mut hasher);
     request.ratios.hash(&mut hasher);
     request.capacity_type.hash(&mut hasher);
+    request.required_place.hash(&mut hasher);
     request.exclude_virtual.hash(&mut hasher);
     hasher.finish()
 }

@@ -12,6 +12,7 @@ use super::ids::{InstanceId, NodeId, Timestamp};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
+use crate::node_selector::NodeSelector;
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,6 +165,13 @@ pub struct InstanceRequest {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
+    /// Which nodes it may go to, if not any.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub required_place: Option<NodeSelector>,
+    /// Which nodes it should rather go to: the more of these a node fits, the better.
+    #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 8))]
+    pub preferred_places: Vec<NodeSelector>,
     /// Local volumes, whose home must be the instance's node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
@@ -234,6 +242,8 @@ fn with_default_disk<'de, D: Deserializer<'de>>(input: D) -> Result<Amounts, D::
 }
 
 impl InstanceRequest {
+    /// The most places that a request may prefer.
+    pub const MAX_PREFERRED_PLACES: usize = 8;
     /// Disk an instance gets when it asks for none: 4 GiB.
     pub const DEFAULT_DISK_MIB: u32 = 4096;
 
@@ -259,6 +269,8 @@ impl InstanceRequest {
             platform: PlatformBounds::default(),
             ratios: None,
             capacity_type: None,
+            required_place: None,
+            preferred_places: Vec::new(),
             volumes: Vec::new(),
             needs_secrets: false,
             cpu_capped: false,
@@ -294,6 +306,7 @@ impl InstanceRequest {
             && *extra == other.extra
             && *elastic == other.elastic
             && self.same_static_class(other)
+            && self.preferred_places == other.preferred_places
             && self.volumes == other.volumes
             && self.needs_secrets == other.needs_secrets
             && self.cpu_capped == other.cpu_capped
@@ -313,6 +326,7 @@ impl InstanceRequest {
             && self.platform == other.platform
             && self.ratios == other.ratios
             && self.capacity_type == other.capacity_type
+            && self.required_place == other.required_place
             && self.exclude_virtual == other.exclude_virtual
     }
 
@@ -346,6 +360,10 @@ impl InstanceRequest {
         }
         if let Some(elastic) = &self.elastic {
             self.validate_elastic(elastic)?;
+        }
+        if self.preferred_places.len() > Self::MAX_PREFERRED_PLACES {
+            let (field, value) = ("prefer", self.preferred_places.len());
+            return Err(InvalidRequest::TooMany { field, value, most: Self::MAX_PREFERRED_PLACES });
         }
         if self.networks.iter().any(Vec::is_empty) {
             return Err(InvalidRequest::Empty { field: "networks" });
@@ -399,6 +417,16 @@ pub enum InvalidRequest {
     Empty {
         /// The field.
         field: &'static str,
+    },
+    /// A list that is too long.
+    #[error("{field} has {value} entries; accepted are at most {most}")]
+    TooMany {
+        /// The field.
+        field: &'static str,
+        /// How many were given.
+        value: usize,
+        /// How many are accepted.
+        most: usize,
     },
     /// The instance is outside its own bounds.
     #[error("{field} is {value}, outside its elastic bounds {min} to {max}")]

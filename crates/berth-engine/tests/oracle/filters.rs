@@ -10,7 +10,7 @@ use berth_engine::{
 use super::model::{World, selects};
 
 /// The rules in the order in which they are asked.
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 35] = [
     "secrets-present",
     "address-available",
     "volume-exclusive",
@@ -31,6 +31,7 @@ pub const NAMES: [&str; 34] = [
     "traits",
     "networks",
     "overprovision-ratios",
+    "placement-constraint",
     "cpu-within-host",
     "not-excluded",
     "volume-home",
@@ -102,6 +103,9 @@ fn judge(name: &str, q: &Question<'_>) -> Verdict {
         "traits" => unless(!traits(q)),
         "networks" => unless(!networks(q)),
         "overprovision-ratios" => unless(!ratios(q)),
+        "placement-constraint" => {
+            unless(q.request.required_place.as_ref().is_some_and(|place| !place.matches(q.node)))
+        }
         "cpu-within-host" => within_host(q),
         "not-excluded" => unless(q.request.excluded_nodes.contains(&q.node.id)),
         "volume-home" => {

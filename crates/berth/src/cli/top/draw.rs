@@ -112,15 +112,10 @@ fn sum(part: Usage) -> String {
     format!("{} of {}", amount(part.used, SIZE), amount(part.total, SIZE))
 }
 
-/// The CPU promised in the fleet, in cores, and on how many nodes it is more than their ratio allows.
+/// The CPU promised in the fleet, in cores.
 fn promised_cpu(fleet: &Fleet) -> String {
     let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-    let (used, limit) = (signed(fleet.cpu.used), signed(fleet.cpu.total));
-    let mut text = units::promised_cores(used, signed(fleet.cores), limit);
-    if fleet.over_promised > 0 {
-        text.push_str(&format!(", {} over-promised", plural(fleet.over_promised, "node")));
-    }
-    text
+    units::promised_cores(signed(fleet.cpu.used), signed(fleet.cores), signed(fleet.cpu.total))
 }
 
 fn usage(name: &str, part: Usage, text: &str, width: usize) -> Line<'static> {
@@ -146,6 +141,11 @@ fn states(snapshot: &Snapshot) -> Line<'static> {
             NodeState::Cordoned | NodeState::Draining | NodeState::Degraded => Color::Yellow,
         };
         spans.push(Span::styled(format!("{count} {}  ", state.name()), Style::new().fg(color)));
+    }
+    let over_promised = snapshot.fleet.over_promised;
+    if over_promised > 0 {
+        let text = format!("{over_promised} with over-promised CPU");
+        spans.push(Span::styled(text, Style::new().fg(Color::Red)));
     }
     Line::from(spans)
 }
