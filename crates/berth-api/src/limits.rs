@@ -42,6 +42,8 @@ limit_fields!(InstanceSpec {
     image: table::IMAGE,
     groups: table::GROUPS,
     affinity: table::RULES,
+    required_place: table::SELECTOR,
+    preferred_places: table::PREFERRED_PLACES,
     locality: PARTS,
 } fixed {
     id, count, resources, ratios, capacity_type, needs_secrets, cpu_capped, exclude_virtual,

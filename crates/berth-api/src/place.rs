@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_engine::affinity::Rule;
 use berth_engine::limits::{check_regexes, read_items, read_rules, table};
+use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
     Amounts, CapacityType, Elastic, Explanation, InstanceId, Locality, NodeId, PlatformBounds,
     Ratios, Refusal, TraitValue,
@@ -87,6 +88,13 @@ pub struct InstanceSpec {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
+    /// Which nodes it may go to: `zone = z1 and not rack in (r1, r2)`.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub required_place: Option<NodeSelector>,
+    /// Which nodes it should rather go to; the more of these a node fits, the better.
+    #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 8)]
+    pub preferred_places: Vec<NodeSelector>,
     /// Local volumes it uses; it must be on their node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,

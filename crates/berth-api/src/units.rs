@@ -262,6 +262,30 @@ pub fn cpu(milli: i64) -> String {
     format!("{} CPU", thousandths(milli))
 }
 
+/// Promised CPU for people: `96 of 63 cores, ×4`, where `limit_milli` is what the ratio makes of the
+/// cores.
+#[must_use]
+pub fn promised_cores(used_milli: i64, cores_milli: i64, limit_milli: i64) -> String {
+    let mut text = format!("{} of {} cores", thousandths(used_milli), thousandths(cores_milli));
+    let ratio = i128::from(limit_milli) * 1000 / i128::from(cores_milli.max(1));
+    if ratio != 1000 && cores_milli > 0 {
+        let ratio = i64::try_from(ratio).unwrap_or(i64::MAX);
+        text.push_str(&format!(", ×{}", thousandths(ratio)));
+    }
+    text
+}
+
+/// The cores behind a limit of CPU, from the ratio that made it.
+#[must_use]
+pub fn cores_of_limit(limit_milli: i64, ratio_permille: u32) -> i64 {
+    // A deficit was not multiplied.
+    if limit_milli < 0 {
+        limit_milli
+    } else {
+        limit_milli * 1000 / i64::from(ratio_permille.max(1))
+    }
+}
+
 /// Memory or disk for people, in the largest unit and with at most two decimals, cut off: `4 GiB`,
 /// `1.5 TiB`.
 #[must_use]

@@ -128,7 +128,7 @@ impl FleetReplica {
     pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
         match item {
             SnapshotItem::Policy(_, _, body) => {
-                let policy = Policy::from_json(&body);
+                let policy = Policy::from_stored(&body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             SnapshotItem::Secrets(tenant, env, version) => {
@@ -247,7 +247,7 @@ impl FleetReplica {
                 self.set_secrets((tenant.clone(), env.clone()), version.clone());
             }
             EventBody::PolicyChanged { body, .. } => {
-                let policy = Policy::from_json(body);
+                let policy = Policy::from_stored(body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             EventBody::WorkloadChanged { tenant, name, workload, .. } => match workload {

@@ -22,6 +22,8 @@ pub fn request_of(tenant: &str, spec: &InstanceSpec) -> InstanceRequest {
         platform: spec.platform.clone().unwrap_or_default(),
         ratios: spec.ratios,
         capacity_type: spec.capacity_type,
+        required_place: spec.required_place.clone(),
+        preferred_places: spec.preferred_places.clone(),
         volumes: spec.volumes.clone(),
         needs_secrets: spec.needs_secrets,
         cpu_capped: spec.cpu_capped,

@@ -23,6 +23,7 @@ mod explain;
 pub mod filter;
 mod fleet;
 mod model;
+pub mod node_selector;
 mod plan;
 pub mod policy;
 mod policy_document;

@@ -240,7 +240,7 @@ fn two_replicas_on_one_volume_do_not_fit_in_a_batch_either() {
 fn cpu_scores_one_minus_used_over_allocatable_and_never_refuses() {
     // Four cores at the default ratio of four: 16000 may be promised. The used share rounds down.
     let mut engine = engine(scores("cpu-pressure = 1"), &[node("a", 4000, 4096)]);
-    let wanted = request(1, 64_000, 1);
+    let wanted = request(1, 4000, 1);
     let used_then_value = [
         (0, 1_000_000),
         (4000, 750_000),

@@ -61,7 +61,11 @@ fn d01_a_node_one_mib_short_is_removed_with_both_numbers() {
 #[test]
 fn d02_a_cap_of_two_cores_at_ratio_four_needs_half_a_core() {
     // Triton divides the need by the ratio: 200 / 4 = 50. We multiply the limit: 500 * 4 = 2000.
-    let nodes = [node("a", 500, 1024), node("b", 490, 1024)];
+    // Of four cores each, so that the instance fits into its host.
+    let keeps = |id, cpu_milli| {
+        node_with(id, 4000, 1024, |facts| facts.system_reserve = Amounts::new(cpu_milli, 0))
+    };
+    let nodes = [keeps("a", 3500), keeps("b", 3510)];
     let mut engine = engine(builtin("triton"), &nodes);
     let wanted = request(1, 2000, 512);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
@@ -119,14 +123,20 @@ fn d05_what_is_free_beside_two_virtual_machines_and_a_reservation() {
         claim(&mut engine, &kvm, "host");
     }
     // Free CPU 1425 percent of a core, at ratio 4: 57 cores may still be promised. Free RAM 209.
-    let mut wanted = request(3, 57_000, 209);
+    // Three more take 48 of them: none may have more than the 16 cores of the host.
+    for number in 11..=13 {
+        let mut large = request(number, 16_000, 0);
+        large.cpu_capped = true;
+        claim(&mut engine, &large, "host");
+    }
+    let mut wanted = request(3, 9000, 209);
     wanted.cpu_capped = true;
     assert_eq!(place(&mut engine, &wanted), "host");
-    wanted.resources = Amounts::new(57_001, 209);
+    wanted.resources = Amounts::new(9001, 209);
     let (filter, reason) = removal(&mut engine, &wanted, "host");
     assert_eq!(filter, "cpu");
-    assert_eq!(reason, "CPU: needs 57001 mCPU, 57000 free: short by 1 mCPU");
-    wanted.resources = Amounts::new(57_000, 210);
+    assert_eq!(reason, "CPU: needs 9001 mCPU, 9000 free: short by 1 mCPU");
+    wanted.resources = Amounts::new(9000, 210);
     let (filter, reason) = removal(&mut engine, &wanted, "host");
     assert_eq!(filter, "memory");
     assert_eq!(reason, "memory: needs 210 MiB, 209 free: short by 1 MiB");

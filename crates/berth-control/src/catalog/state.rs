@@ -189,7 +189,7 @@ impl CatalogState {
 
     fn set_policy(&mut self, body: &str) {
         // One that cannot be read is reported by the planner, which must not go on without it.
-        self.policy = Policy::from_json(body).ok().map(Arc::new).or(self.policy.take());
+        self.policy = Policy::from_stored(body).ok().map(Arc::new).or(self.policy.take());
     }
 
     fn put_node(&mut self, facts: NodeFacts, generation: i64) {

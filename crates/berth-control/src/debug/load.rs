@@ -54,7 +54,7 @@ impl Dump {
     /// When something in it cannot be taken in, as the planner could not.
     pub fn replica(&self) -> Result<FleetReplica, LoadError> {
         let body = &self.policy.as_ref().ok_or(LoadError::NoPolicy)?.body;
-        let policy = Policy::from_json(&body.to_string())
+        let policy = Policy::from_stored(&body.to_string())
             .map_err(|error| LedgerError::Corrupt(error.to_string()))?;
         let mut replica = FleetReplica::new(policy);
         self.items().try_for_each(|item| replica.load(item))?;

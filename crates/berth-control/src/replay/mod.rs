@@ -85,7 +85,7 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
 
 fn policy(stored: &[StoredPolicy], hash: &str) -> Option<Policy> {
     let stored = stored.iter().find(|policy| policy.hash == hash)?;
-    Policy::from_json(&stored.body).ok()
+    Policy::from_stored(&stored.body).ok()
 }
 
 /// What was recorded, in the form in which it is compared.

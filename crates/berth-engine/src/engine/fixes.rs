@@ -11,10 +11,14 @@ use crate::fleet::{Fleet, NodeIndex, NodeRow};
 use crate::model::{
     Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, Timestamp,
 };
+use crate::node_selector::{NodeSelector, WantedFact};
 use crate::prepared_request::{DomainRule, PreparedRequest};
 
 /// Nodes that are searched for instances to release; the closest come first.
 const NODES_SEARCHED: usize = 64;
+
+/// The name of a proposed node, unless the request asks for one by name.
+const NEW_NODE: &str = "new-node";
 
 impl Engine {
     /// Explains why no node can take a request.
@@ -165,10 +169,17 @@ impl Engine {
             | FilterTest::Neighbour(_)
             | FilterTest::Load(_) => false,
         });
-        if tied || request_fails || !request.volumes.is_empty() {
+        // A new node in a zone or rack that others share may break rules about it.
+        let wider = |rule: &DomainRule<'_>| rule.topology != Topology::Node;
+        let crowded = request.required_place.is_some() && prepared.hard_rules.iter().any(wider);
+        if tied || crowded || request_fails || !request.volumes.is_empty() {
             return None;
         }
         let facts = smallest_node_for(request, self, now);
+        if facts.id.as_str() != NEW_NODE && self.fleet().index_of(&facts.id).is_some() {
+            // It asks for a node by name, and that node is there.
+            return None;
+        }
         let mut alone = Fleet::new();
         let index = alone.put_node(&facts).ok()?;
         if let Some(env) = &request.env {
@@ -196,6 +207,12 @@ fn fit_to_node(row: &NodeRow, request: &InstanceRequest, engine: &Engine) -> Opt
         i64::from(request.image_mib) + i64::from(engine.policy().filters.disk_headroom_mib);
     let hard_cpu = engine.policy().filters.cpu == crate::policy::CpuRule::Hard;
     let cpu_room = if hard_cpu { row.limits.cpu - row.used.cpu } else { i64::MAX };
+    let filters = &engine.policy().filters;
+    let below_ceiling = filters.cpu_ceiling_permille.map_or(i64::MAX, |ceiling| {
+        row.limits.cpu.saturating_mul(ceiling.into()) / 1000 - row.used.cpu
+    });
+    let host = if filters.cpu_within_host { i64::from(row.capacity.cpu_milli) } else { i64::MAX };
+    let cpu_room = cpu_room.min(below_ceiling).min(host);
     let fitted = Amounts {
         cpu_milli: cut(wanted.cpu_milli, cpu_room),
         memory_mib: cut(wanted.memory_mib, row.memory_room()),
@@ -252,6 +269,13 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
             r.networks.remove(place);
         });
     }
+    if let Some(selector) = &request.required_place {
+        for part in selector.parts() {
+            add("placement-constraint", format!("drop where {part}"), &|r| {
+                r.required_place = selector.without(&part);
+            });
+        }
+    }
     if request.ratios.is_some() {
         add("overprovision-ratios", "drop the ratios".into(), &|r| r.ratios = None);
     }
@@ -295,7 +319,7 @@ fn smallest_node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp)
     shape.memory_mib = wanted.memory_mib.saturating_add(overhead).min(Amounts::MAX);
     let disk = wanted.disk_mib.saturating_add(request.image_mib);
     shape.disk_mib = disk.saturating_add(filters.disk_headroom_mib).min(Amounts::MAX);
-    let mut facts = NodeFacts::new("new-node", shape);
+    let mut facts = NodeFacts::new(NEW_NODE, shape);
     facts.heartbeat_at = now;
     facts.vmm_overhead_mib = overhead;
     facts.extra.clone_from(&request.extra);
@@ -307,5 +331,21 @@ fn smallest_node_for(request: &InstanceRequest, engine: &Engine, now: Timestamp)
     facts.networks = request.networks.iter().map(up).collect();
     let bounds = request.platform.min.iter().chain(&request.platform.max).next_back();
     facts.platform = bounds.map(|(&version, &built_at)| Platform { version, built_at });
+    put_where_wanted(&mut facts, request);
     facts
+}
+
+/// Gives a node the names that the request's `where` asks for.
+fn put_where_wanted(facts: &mut NodeFacts, request: &InstanceRequest) {
+    let wanted = request.required_place.iter().flat_map(NodeSelector::wanted_facts);
+    for (fact, name) in wanted {
+        match fact {
+            WantedFact::Id => facts.id = NodeId::new(name),
+            WantedFact::Zone => facts.zone = Some(name.to_owned()),
+            WantedFact::Rack => facts.rack = Some(name.to_owned()),
+            WantedFact::Label(key) => {
+                facts.labels.insert(key.to_owned(), name.to_owned());
+            }
+        }
+    }
 }

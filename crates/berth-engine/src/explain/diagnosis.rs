@@ -3,7 +3,8 @@
 
 use super::{FilterCount, NearestMiss, Refusal};
 use crate::filter::{
-    FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests, run_filter,
+    CPU_WITHIN_HOST, FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests,
+    run_filter,
 };
 use crate::fleet::{NodeIndex, NodeRow};
 use crate::model::{Evidence, NodeId};
@@ -19,7 +20,7 @@ pub(crate) struct Diagnosis {
     pub(crate) only: Vec<usize>,
     /// The first node, by id, that only this filter keeps out.
     pub(crate) only_node: Vec<Option<NodeIndex>>,
-    /// Nodes that only filters of room keep out.
+    /// Nodes that only the size of the request keeps out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
 }
 
@@ -101,7 +102,9 @@ impl Diagnosis {
         let (mut first, mut failures, mut lacks_only_room) = (None, 0, true);
         tests.for_each_failure(index, row, &mut |filter, evidence| {
             failures += 1;
-            lacks_only_room &= matches!(filter.filter().test, FilterTest::Load(_));
+            // A smaller request also passes the filter on the cores of the host.
+            lacks_only_room &=
+                matches!(filter.filter().test, FilterTest::Load(_)) || filter == CPU_WITHIN_HOST;
             first.get_or_insert((filter, evidence));
         });
         let Some((first, evidence)) = first else { return };

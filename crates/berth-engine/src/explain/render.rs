@@ -126,6 +126,9 @@ fn particulars(facts: &NodeFacts) -> Vec<String> {
     texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));
     texts.extend(facts.traits.iter().map(|(name, value)| format!("trait {name}={value}")));
     texts.extend(facts.networks.iter().map(|network| format!("network {} up", network.tag)));
+    texts.extend(facts.zone.iter().map(|zone| format!("in zone {zone}")));
+    texts.extend(facts.rack.iter().map(|rack| format!("in rack {rack}")));
+    texts.extend(facts.labels.iter().map(|(key, value)| format!("label {key}={value}")));
     if facts.capacity_type == CapacityType::Spot {
         texts.push("spot".to_owned());
     }

@@ -4,7 +4,7 @@ use super::{Decision, Explanation, NodeVerdict, Term};
 use crate::filter::all_failures;
 use crate::fleet::NodeIndex;
 use crate::model::NodeId;
-use crate::policy::{Combine, Policy};
+use crate::policy::{Combine, ScorerId};
 use crate::prepared_request::PreparedRequest;
 use crate::score::{Scale, all_values, combine, term};
 
@@ -38,7 +38,7 @@ pub(crate) fn explain_choice(prepared: &PreparedRequest<'_>, scale: &Scale) -> E
         .map(|((node, _), values)| Decision {
             node: node.clone(),
             total: i64::from(combine(policy, values)),
-            terms: terms(policy, values),
+            terms: terms(prepared, values),
         })
         .collect();
     for decision in &scored {
@@ -69,8 +69,13 @@ impl NodeVerdict {
     }
 }
 
-fn terms(policy: &Policy, values: &[u32]) -> Vec<Term> {
-    let weighted = policy.weights().zip(values);
+fn terms(prepared: &PreparedRequest<'_>, values: &[u32]) -> Vec<Term> {
+    let policy = prepared.policy;
+    // Without preferences the term is nothing, on every node.
+    let is_void = |id: ScorerId| {
+        prepared.request.preferred_places.is_empty() && id.scorer().name == "preferred-place"
+    };
+    let weighted = policy.weights().zip(values).filter(|((id, _), _)| !is_void(*id));
     let points = |value: u32, weight: u32| match policy.combine {
         Combine::Sum => i64::from(term(value, weight)),
         // In a product a term has no points of its own; its value is its factor.

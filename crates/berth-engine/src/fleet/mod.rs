@@ -29,7 +29,7 @@ pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
-pub(crate) use rows::{InstanceRow, NodeRow, Profile};
+pub(crate) use rows::{InstanceRow, NodePlace, NodeRow, Profile};
 
 pub use claims::ClaimError;
 pub use journal::FleetChange;

@@ -27,6 +27,17 @@ pub enum Evidence {
         /// What it is counted in.
         unit: Unit,
     },
+    /// More than the node has at all, however empty it is.
+    Exceeds {
+        /// The resource.
+        resource: String,
+        /// How much the request wants.
+        wanted: i64,
+        /// How much the node has.
+        most: i64,
+        /// What it is counted in.
+        unit: Unit,
+    },
     /// The node's state does not take instances.
     State {
         /// The state it is in.
@@ -74,6 +85,7 @@ impl Evidence {
     pub fn shortfall(&self) -> Option<i64> {
         match self {
             Self::Short { wanted, overhead, free, .. } => Some(wanted + overhead - free),
+            Self::Exceeds { wanted, most, .. } => Some(wanted - most),
             Self::Time { seconds, limit, .. } => Some((limit - seconds).abs()),
             Self::State { .. } | Self::Fact { .. } | Self::Neighbours { .. } => None,
         }
@@ -118,6 +130,10 @@ impl fmt::Display for Evidence {
                 }
                 let short = wanted + overhead - free;
                 write!(f, ", {free} free: short by {short}{unit}")
+            }
+            Self::Exceeds { resource, wanted, most, unit } => {
+                let unit = Self::unit(*unit);
+                write!(f, "{resource}: needs {wanted}{unit}, the host has {most}{unit}")
             }
             Self::State { found } => write!(f, "is {}, not active", found.name()),
             Self::Time { what, seconds, limit } => {

@@ -14,6 +14,7 @@ use super::amounts::{Amounts, Ratios};
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
 use super::layers::Override;
+use crate::node_selector::PlaceFacts;
 
 /// The lifecycle state of a node.
 #[derive(
@@ -107,6 +108,17 @@ pub enum TraitValue {
 }
 
 impl TraitValue {
+    /// Its words; `true` or `false` for a switch.
+    #[must_use]
+    pub fn words(&self) -> Vec<&str> {
+        match self {
+            Self::Bool(true) => vec!["true"],
+            Self::Bool(false) => vec!["false"],
+            Self::Text(word) => vec![word],
+            Self::List(words) => words.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// Whether a wanted value and a node's value agree: switches are equal, words share one.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
@@ -528,6 +540,44 @@ impl NodeFacts {
             Some((field, value)) => Err(out_of_range(field, value)),
             None => Ok(()),
         }
+    }
+}
+
+impl PlaceFacts for NodeFacts {
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
+    }
+
+    fn rack(&self) -> Option<&str> {
+        self.rack.as_deref()
+    }
+
+    fn capacity_type(&self) -> &str {
+        self.capacity_type.name()
+    }
+
+    fn platform_version(&self) -> Option<(u16, u16)> {
+        self.platform.map(|platform| (platform.version.major, platform.version.minor))
+    }
+
+    fn hardware_class(&self) -> i32 {
+        self.hardware_class
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.is_virtual
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    fn trait_words(&self, key: &str) -> Vec<&str> {
+        self.traits.get(key).map(TraitValue::words).unwrap_or_default()
     }
 }
 

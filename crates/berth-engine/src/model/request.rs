@@ -14,6 +14,7 @@ use super::limits::{LimitExceeded, check_counts};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
+use crate::node_selector::NodeSelector;
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -166,6 +167,13 @@ pub struct InstanceRequest {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
+    /// Which nodes it may go to, if not any.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub required_place: Option<NodeSelector>,
+    /// Which nodes it should rather go to: the more of these a node fits, the better.
+    #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 8))]
+    pub preferred_places: Vec<NodeSelector>,
     /// Local volumes, whose home must be the instance's node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
@@ -236,6 +244,7 @@ fn with_default_disk<'de, D: Deserializer<'de>>(input: D) -> Result<Amounts, D::
 }
 
 impl InstanceRequest {
+    /// The most places that a request may prefer.
     /// Disk an instance gets when it asks for none: 4 GiB.
     pub const DEFAULT_DISK_MIB: u32 = 4096;
 
@@ -261,6 +270,8 @@ impl InstanceRequest {
             platform: PlatformBounds::default(),
             ratios: None,
             capacity_type: None,
+            required_place: None,
+            preferred_places: Vec::new(),
             volumes: Vec::new(),
             needs_secrets: false,
             cpu_capped: false,
@@ -273,6 +284,13 @@ impl InstanceRequest {
             priority: 0,
             excluded_nodes: Vec::new(),
         }
+    }
+
+    /// The CPU that it sees: what it uses, where that differs from what it is charged.
+    #[must_use]
+    pub fn visible_cpu_milli(&self) -> u32 {
+        let using = self.elastic.as_ref().and_then(|elastic| elastic.using);
+        using.map_or(self.resources.cpu_milli, |using| using.cpu_milli)
     }
 
     /// Whether two requests differ at most in their ids and names, and so share a ranking.
@@ -289,6 +307,7 @@ impl InstanceRequest {
             && *extra == other.extra
             && *elastic == other.elastic
             && self.same_static_class(other)
+            && self.preferred_places == other.preferred_places
             && self.volumes == other.volumes
             && self.needs_secrets == other.needs_secrets
             && self.cpu_capped == other.cpu_capped
@@ -300,7 +319,7 @@ impl InstanceRequest {
             && self.excluded_nodes == other.excluded_nodes
     }
 
-    /// Whether two requests ask the same of a node's facts, and so share a mask.
+    /// Whether two requests ask the same of a node's facts, their size apart.
     #[must_use]
     pub fn same_static_class(&self, other: &Self) -> bool {
         self.traits == other.traits
@@ -308,6 +327,7 @@ impl InstanceRequest {
             && self.platform == other.platform
             && self.ratios == other.ratios
             && self.capacity_type == other.capacity_type
+            && self.required_place == other.required_place
             && self.exclude_virtual == other.exclude_virtual
     }
 

@@ -100,6 +100,17 @@ pub enum MissedReboot {
 pub struct FilterSettings {
     /// Whether a lack of CPU removes a node.
     pub cpu: CpuRule,
+    /// With soft CPU, the most CPU that may be promised on a node, in thousandths of what its ratio
+    /// allows; absent: any amount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1000, maximum = 1000000))]
+    pub cpu_ceiling_permille: Option<u32>,
+    /// Whether an instance may have no more CPU than its host. Always on in a policy that is
+    /// written; a policy that was stored before there was this rule goes without it, so that its
+    /// decisions can be replayed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "schema", schema(default = true))]
+    pub cpu_within_host: bool,
     /// Whether degraded nodes take instances.
     pub admit_degraded: bool,
     /// How old a heartbeat may be.
@@ -131,6 +142,8 @@ impl Default for FilterSettings {
     fn default() -> Self {
         Self {
             cpu: CpuRule::Soft,
+            cpu_ceiling_permille: None,
+            cpu_within_host: true,
             admit_degraded: false,
             heartbeat_grace_s: 90,
             min_scratch_mib: 0,

@@ -16,10 +16,21 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 42] = [
+const KEYS: [(&str, &str, &str); 44] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
+    (
+        "filters.cpu_ceiling_permille",
+        "",
+        "with soft CPU, the most that may be promised on a node, in thousandths of what its ratio \
+         allows",
+    ),
+    (
+        "filters.cpu_within_host",
+        "`true`",
+        "no instance has more CPU than its host; off only in policies that earlier versions stored",
+    ),
     ("filters.admit_degraded", "`true`, `false`", "whether degraded nodes take instances"),
     ("filters.heartbeat_grace_s", "", "how old a heartbeat may be"),
     ("filters.min_scratch_mib", "", "scratch disk a node must have free"),
@@ -140,6 +151,7 @@ fn defaults() -> Vec<(String, Value)> {
     if let Ok(elastic) = serde_json::to_value(ElasticSettings::default()) {
         flatten("elastic".to_owned(), elastic, &mut found);
     }
+    found.push(("filters.cpu_ceiling_permille".to_owned(), Value::Null));
     found.retain(|(key, _)| key != "name");
     found
 }

@@ -204,6 +204,10 @@ fn unusual_kind(rng: &mut Rng, Wildness(odds): Wildness, facts: &mut NodeFacts) 
             })
             .collect();
     }
+    if rng.chance(3 * odds) {
+        let tier = rng.pick(&["gold", "silver"]).to_owned();
+        facts.labels.insert("tier".to_owned(), tier);
+    }
 }
 
 pub fn state(rng: &mut Rng) -> NodeState {

@@ -178,6 +178,10 @@ pub(crate) fn evidence(evidence: &Evidence) -> String {
             let _ = write!(text, ", has {} free: short by {}", with_unit(*free), with_unit(short));
             text
         }
+        Evidence::Exceeds { resource, wanted, most, unit } => {
+            let with_unit = |amount: i64| amount_with_unit(amount, *unit);
+            format!("{resource}: needs {}, the host has {}", with_unit(*wanted), with_unit(*most))
+        }
         Evidence::Time { what, seconds, limit } => {
             format!(
                 "{what} is {}, accepted is {}",
@@ -301,6 +305,9 @@ fn register_command(facts: &NodeFacts) -> String {
     line.flag("--extra", facts.extra.iter().map(|(class, amount)| format!("{class}={amount}")));
     line.flag("--trait", facts.traits.iter().map(|(name, value)| trait_flag(name, value)));
     line.flag("--network", facts.networks.iter().map(|network| network.tag.clone()));
+    line.flag("--zone", facts.zone.clone());
+    line.flag("--rack", facts.rack.clone());
+    line.flag("--label", facts.labels.iter().map(|(key, value)| format!("{key}={value}")));
     let spot = facts.capacity_type != berth_api::engine::CapacityType::default();
     line.flag("--capacity", spot.then(|| facts.capacity_type.name().to_owned()));
     format!(
@@ -322,6 +329,7 @@ fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
             let dropped = after("drop network ");
             instance.networks.retain(|networks| networks.0.join(" or ") != dropped);
         }
+        "placement-constraint" => instance.place.drop_part(&after("drop where ")),
         "not-virtual" => instance.exclude_virtual = false,
         "groups" => instance.groups.retain(|group| *group != after("leave group ")),
         "affinity" => soften(&mut instance.affinity, change),

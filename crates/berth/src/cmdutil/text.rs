@@ -1,7 +1,7 @@
 //! Amounts, times and states as text for people.
 
 use berth_api::engine::{Amounts, NodeState, TraitValue, Unit};
-use berth_api::{ClaimState, TicketState, WorkloadState, units};
+use berth_api::{ClaimState, Node, TicketState, WorkloadState, units};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -74,6 +74,23 @@ pub(crate) fn usage(used: u32, total: u32, text: fn(i64) -> String) -> Cell {
         _ => Tone::Bad,
     };
     Cell::with_tone(format!("{percent:>3}% of {}", text(i64::from(total))), tone)
+}
+
+/// The CPU promised on a node, in cores and by its ratio: `96 of 63 cores, ×4`; more than the ratio
+/// allows is marked.
+pub(crate) fn cpu_usage(node: &Node) -> Cell {
+    let (used, limit) = (i64::from(node.used.cpu_milli), i64::from(node.limits.cpu_milli));
+    if limit == 0 {
+        return dash();
+    }
+    let cores = units::cores_of_limit(limit, node.facts.ratios.cpu_permille);
+    let tone = match used * 100 / limit {
+        0..90 => Tone::Plain,
+        90..=100 => Tone::Warn,
+        _ => Tone::Bad,
+    };
+    let mark = if used > limit { ", over-promised" } else { "" };
+    Cell::with_tone(format!("{}{mark}", units::promised_cores(used, cores, limit)), tone)
 }
 
 /// The name of a value in the API.

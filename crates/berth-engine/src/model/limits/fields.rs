@@ -57,6 +57,7 @@ pub(crate) fn check_counts(request: &InstanceRequest) -> Result<(), LimitExceede
         ("volumes", request.volumes.len(), table::VOLUMES),
         ("groups", request.groups.len(), table::GROUPS),
         ("affinity", request.affinity.len(), table::RULES),
+        ("prefer", request.preferred_places.len(), table::PREFERRED_PLACES),
         ("locality.near", request.locality.near.len(), table::HINTS),
         ("locality.far", request.locality.far.len(), table::HINTS),
     ];

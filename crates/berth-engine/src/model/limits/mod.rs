@@ -18,6 +18,7 @@ pub(crate) use fields::check_counts;
 pub use read::{check_regexes, read_items, read_rules};
 
 use crate::affinity::Rule;
+use crate::node_selector::NodeSelector;
 use crate::model::{Hint, InstanceId, NodeId, PlatformVersion, Timestamp, TraitValue};
 
 /// Bytes that every item of a list and every entry of a map counts for besides its text.
@@ -303,6 +304,14 @@ impl Limited for NodeId {
 
 /// The parser has checked the text; what counts is how many there are and what they take up.
 impl Limited for Rule {
+    fn check(&self, _: Limit, meter: &mut Meter) -> Result<(), LimitExceeded> {
+        meter.add(self.as_str().len());
+        Ok(())
+    }
+}
+
+/// The parser has checked the text, its terms and its nesting.
+impl Limited for NodeSelector {
     fn check(&self, _: Limit, meter: &mut Meter) -> Result<(), LimitExceeded> {
         meter.add(self.as_str().len());
         Ok(())

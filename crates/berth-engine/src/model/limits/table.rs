@@ -5,6 +5,7 @@
 
 use super::Limit;
 use crate::affinity::MAX_EXPRESSION_BYTES;
+use crate::node_selector::NodeSelector;
 
 /// A name, an id, a tenant, a class, a word of a trait.
 pub const NAME: Limit = Limit::Text(200);
@@ -49,6 +50,10 @@ pub const GROUPS: Limit = Limit::List(32, &NAME);
 pub const RULE: Limit = Limit::Text(MAX_EXPRESSION_BYTES);
 /// Affinity rules of one instance.
 pub const RULES: Limit = Limit::List(64, &RULE);
+/// A selector of nodes.
+pub const SELECTOR: Limit = Limit::Text(NodeSelector::MAX_BYTES);
+/// Places that one instance prefers.
+pub const PREFERRED_PLACES: Limit = Limit::List(8, &SELECTOR);
 /// Locality hints of one instance, near or far.
 pub const HINTS: Limit = Limit::List(64, &Limit::Parts);
 /// Pools of one request or workload.

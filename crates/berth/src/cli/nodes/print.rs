@@ -9,8 +9,8 @@ use berth_api::{Node, NodeExplanation, NodeInstance, units};
 use crate::cli::resource::Resource;
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
-    Cell, Column, Output, Table, Tone, age, amount_with_unit, amounts, claim_state, columns, dash,
-    key_values, node_state, or_dash, plural, trait_flag, usage,
+    Cell, Column, Output, Table, Tone, age, amount_with_unit, amounts, claim_state, columns,
+    cpu_usage, dash, key_values, node_state, or_dash, plural, trait_flag, usage,
 };
 
 type Compare = fn(&Node, &Node) -> Ordering;
@@ -70,7 +70,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         "STATE" => node_state(node.facts.state),
         "ZONE" => or_dash(node.facts.zone.as_deref()),
         "RACK" => or_dash(node.facts.rack.as_deref()),
-        "CPU" => usage(node.used.cpu_milli, node.limits.cpu_milli, units::cpu),
+        "CPU" => cpu_usage(node),
         "MEMORY" => usage(node.used.memory_mib, node.limits.memory_mib, units::size),
         "DISK" => usage(node.used.disk_mib, node.limits.disk_mib, units::size),
         ">INSTANCES" => node.instances,
@@ -96,6 +96,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
             ("reserved for the host", unless_zero(&facts.system_reserve)),
             ("allocatable", amounts(&self.limits)),
             ("used", amounts(&self.used)),
+            ("promised CPU", cpu_usage(self).to_string()),
             ("instances", format!("{} of at most {}", self.instances, facts.instance_limit)),
             ("can be emptied", evacuation(self)),
             ("extra resources", key_values(&facts.extra)),
