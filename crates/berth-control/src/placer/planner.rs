@@ -18,6 +18,7 @@ use super::follow::SealedTombstones;
 use super::slot_assignment::SlotAssignment;
 use super::{CatalogSender, Clock, Granted, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
 use crate::catalog::CatalogUpdate;
+use crate::error::describe_limit;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 
@@ -449,7 +450,9 @@ impl Planner {
             return;
         }
         let code = by.code();
-        let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
+        let reason = serde_json::json!({ "reason": describe_limit(&by) }).to_string();
+        let detail = Some(reason.into_boxed_str());
+        let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail };
         let op = self.record(&pending, code, outcome);
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
