@@ -19,6 +19,8 @@ pub(super) struct Question {
     decided: String,
     was_granted: bool,
     keeps_detail: bool,
+    /// How many plans were under way, where it was counted.
+    pub(super) in_flight: Option<usize>,
     /// Where instances were placed, in the order in which they were.
     placed: Vec<PlacedInstance>,
     /// The instance to explain, and which nodes of it to show, if any.
@@ -67,7 +69,18 @@ impl Question {
         };
         let now = Timestamp(record.basis.now);
         let (wanted, decided) = (recorded.to_string(), decided(recorded).to_string());
-        Ok(Self { requests, now, wanted, decided, was_granted, keeps_detail, placed, range })
+        let in_flight = record.basis.in_flight.and_then(|count| usize::try_from(count).ok());
+        Ok(Self {
+            requests,
+            now,
+            wanted,
+            decided,
+            was_granted,
+            keeps_detail,
+            in_flight,
+            placed,
+            range,
+        })
     }
 
     /// Whether this is the recorded answer: byte for byte where something was placed; of a refusal

@@ -5,7 +5,7 @@
 use super::release::smallest_release;
 use super::{Engine, Reuse};
 use crate::affinity::{Strength, Topology};
-use crate::explain::{Diagnosis, Fix, Refusal, describe, diagnose};
+use crate::explain::{Diagnosis, Fix, PassedTests, Refusal, describe, diagnose};
 use crate::filter::{FILTERS, FilterId, FilterTest, first_failure, run_filter};
 use crate::fleet::{Fleet, NodeIndex, NodeRow};
 use crate::model::{
@@ -19,9 +19,12 @@ const NODES_SEARCHED: usize = 64;
 impl Engine {
     /// Explains why no node can take a request.
     pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        self.catch_up(now);
         let (mut refusal, diagnosis) = {
-            let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-            let diagnosis = diagnose(&prepared);
+            let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+            let facts = self.masks.get(&self.fleet, &self.policy, request);
+            let node = self.derived.eligible.words();
+            let diagnosis = diagnose(&prepared, PassedTests { node, facts });
             (describe(&prepared, &diagnosis), diagnosis)
         };
         refusal.fixes = self.fixes(request, &diagnosis, now);
@@ -31,7 +34,7 @@ impl Engine {
     /// The same without fixes, which cost the most to find.
     pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
         let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-        describe(&prepared, &diagnose(&prepared))
+        describe(&prepared, &diagnose(&prepared, PassedTests::default()))
     }
 
     fn fixes(
@@ -102,7 +105,8 @@ impl Engine {
     ) -> Option<Fix> {
         let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
         let mut indexes = diagnosis.lack_only_room.clone();
-        indexes.sort_by_key(|index| shortfall(&prepared, *index));
+        // The key costs a pass of the filters, so it is computed once for each node.
+        indexes.sort_by_cached_key(|index| shortfall(&prepared, *index));
         let own = |row: &crate::fleet::InstanceRow| Some(row.tenant) == prepared.tenant;
         let any = |row: &crate::fleet::InstanceRow| row.priority <= request.priority;
         let search = |may_go: &dyn Fn(&crate::fleet::InstanceRow) -> bool| {
@@ -214,8 +218,13 @@ fn lost_share(wanted: Amounts, fitted: Amounts) -> u64 {
 
 fn shortfall(prepared: &PreparedRequest<'_>, index: NodeIndex) -> i64 {
     let row = prepared.fleet.row(index);
-    let failure = row.and_then(|row| first_failure(prepared, index, row));
-    failure.and_then(|(_, evidence)| evidence.shortfall()).unwrap_or(i64::MAX)
+    // These nodes lack only room.
+    let of_room = |id: &FilterId| matches!(id.filter().test, FilterTest::Load(_));
+    let failure = row.and_then(|row| {
+        let mut filters = FilterId::all().filter(of_room);
+        filters.find_map(|id| run_filter(id, prepared, index, row).err())
+    });
+    failure.and_then(|evidence| evidence.shortfall()).unwrap_or(i64::MAX)
 }
 
 /// The request with one of its rules dropped or softened, for each rule it has.
