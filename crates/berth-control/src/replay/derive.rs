@@ -98,9 +98,20 @@ impl Question {
 
     fn refused(&self, refusals: &[Refusal]) -> Value {
         let code = refusals.first().map_or("no_nodes_active", |refusal| &*refusal.code);
-        let detail = if self.keeps_detail { json!(refusals) } else { Value::Null };
+        let detail = if self.keeps_detail { without_advice(json!(refusals)) } else { Value::Null };
         json!({ "code": code, "refusals": detail })
     }
+}
+
+/// Refusals without what would help, which is advice and not the decision: a later version finds more
+/// of it, and what is going already is not in the log.
+pub(super) fn without_advice(mut refusals: Value) -> Value {
+    for refusal in refusals.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        for advice in ["fixes", "waiting_may_help"] {
+            refusal.remove(advice);
+        }
+    }
+    refusals
 }
 
 fn placed(placements: &[Placement]) -> Value {

@@ -100,7 +100,7 @@ fn recorded(outcome: &DecisionOutcome) -> Value {
         DecisionOutcome::Refused { code, detail } => {
             let detail = detail.as_deref().and_then(|text| serde_json::from_str(text).ok());
             let refusals = detail.map_or(Value::Null, with_present_names);
-            json!({ "code": code, "refusals": refusals })
+            json!({ "code": code, "refusals": derive::without_advice(refusals) })
         }
     }
 }
@@ -109,10 +109,6 @@ fn recorded(outcome: &DecisionOutcome) -> Value {
 fn with_present_names(mut refusals: Value) -> Value {
     for refusal in refusals.as_array_mut().into_iter().flatten() {
         rename_field(refusal, "owner", "tenant");
-        let fixes = refusal.get_mut("fixes").and_then(Value::as_array_mut);
-        for fix in fixes.into_iter().flatten() {
-            rename_field(fix, "owners", "tenants");
-        }
     }
     refusals
 }

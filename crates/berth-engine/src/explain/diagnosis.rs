@@ -1,10 +1,11 @@
 //! Diagnosis of a refusal: which filter removed which node, which node came closest, and which single
 //! filter matters most.
 
+use super::failure_sets::{FailureSets, FilterSet};
 use super::{FilterCount, NearestMiss, Refusal};
 use crate::filter::{FILTERS, FilterId, FilterTest, all_failures};
-use crate::fleet::NodeIndex;
-use crate::model::{Evidence, NodeId};
+use crate::fleet::{NodeIndex, NodeRow};
+use crate::model::{Demand, Evidence, NodeId, Room, Used};
 use crate::prepared_request::PreparedRequest;
 
 /// What the pass over all nodes found.
@@ -15,10 +16,12 @@ pub(crate) struct Diagnosis {
     nearest: Vec<Option<(Closeness, NodeId, Evidence)>>,
     /// Nodes that only this filter keeps out.
     pub(crate) only: Vec<usize>,
-    /// The first node, by id, that only this filter keeps out.
-    pub(crate) only_node: Vec<Option<NodeIndex>>,
+    /// Nodes by the filters that keep them out.
+    pub(crate) sets: FailureSets,
     /// Nodes that only filters of room keep out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
+    /// Whether some node could take it by itself: once others have left, or its state has changed.
+    waiting_may_help: bool,
 }
 
 /// How far a node is from passing; smaller is closer. Ties are decided by the order of ids.
@@ -31,8 +34,9 @@ pub(crate) fn diagnose(prepared: &PreparedRequest<'_>) -> Diagnosis {
         removed: vec![0; filters],
         nearest: vec![None; filters],
         only: vec![0; filters],
-        only_node: vec![None; filters],
+        sets: FailureSets::default(),
         lack_only_room: Vec::new(),
+        waiting_may_help: false,
     };
     for (id, index) in prepared.fleet.nodes_in_order() {
         diagnosis.inspect_node(prepared, id, index);
@@ -55,8 +59,12 @@ impl Diagnosis {
         if let [(single, _)] = failures.as_slice() {
             let place = usize::from(single.0);
             self.only[place] += 1;
-            self.only_node[place].get_or_insert(index);
         }
+        let failed = failures.iter().fold(FilterSet::default(), |set, (id, _)| set.with(*id));
+        self.sets.note(failed, index);
+        self.waiting_may_help = self.waiting_may_help
+            || (failures.iter().all(|(id, _)| id.filter().transient)
+                && holds_when_empty(prepared, row));
         if let Some((first, evidence)) = failures.into_iter().next() {
             let place = usize::from(first.0);
             self.removed[place] += 1;
@@ -98,8 +106,21 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         nearest: nearest.collect(),
         best_relaxation: most.map(|(admits, id)| (id.0.filter().name.into(), admits)),
         fixes: Vec::new(),
-        waiting_may_help: removing().any(|id| id.filter().transient),
+        waiting_may_help: diagnosis.waiting_may_help,
         notices: prepared.notices.clone(),
         search: None,
     }
+}
+
+/// Whether a node has room for the request when nothing else is on it.
+fn holds_when_empty(prepared: &PreparedRequest<'_>, row: &NodeRow) -> bool {
+    let empty = Room { used: Used::default(), ..row.room() };
+    let demand = Demand::new(prepared.request, prepared.policy);
+    let texts = prepared.fleet.texts();
+    let mut classes = prepared.request.extra.iter();
+    empty.first_lack(&demand).is_none()
+        && classes.all(|(name, &wanted)| {
+            let class = row.extra.iter().find(|class| texts.text(class.name) == name);
+            wanted <= class.map_or(0, |class| class.limit)
+        })
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Explanation, Fix, NodeVerdict, Refusal, SearchEnd};
-use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
+use super::{Audience, Explanation, NodeVerdict, Refusal, SearchEnd};
+use crate::model::NodeId;
 use crate::policy::Policy;
 
 impl Refusal {
@@ -18,23 +18,11 @@ impl Refusal {
         let Audience::Tenant(tenant) = audience else {
             return seen;
         };
-        seen.fixes.retain(|fix| match fix {
-            Fix::Free { tenants, .. } => tenants.iter().all(|other| other == tenant),
-            Fix::Mend { .. } | Fix::AddNode { .. } => false,
-            Fix::Shrink { .. } | Fix::Relax { .. } => true,
-        });
+        seen.fixes.retain(|fix| fix.is_for_tenant(tenant));
         seen.nearest.iter_mut().for_each(|miss| miss.evidence.hide_others());
         if !policy.explain.tenants_see_nodes {
             seen.nearest.iter_mut().for_each(|miss| miss.node = None);
-            for fix in &mut seen.fixes {
-                match fix {
-                    Fix::Shrink { node, .. }
-                    | Fix::Relax { node, .. }
-                    | Fix::Free { node, .. }
-                    | Fix::Mend { node, .. } => *node = None,
-                    Fix::AddNode { .. } => {}
-                }
-            }
+            seen.fixes.iter_mut().for_each(|fix| fix.for_each_node(&mut |node| *node = None));
         }
         seen
     }
@@ -83,7 +71,7 @@ impl Explanation {
     }
 }
 
-fn name(node: Option<&NodeId>) -> &str {
+pub(super) fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
 
@@ -117,61 +105,5 @@ impl fmt::Display for Refusal {
         }
         let waiting = if self.waiting_may_help { "may help" } else { "will not help" };
         write!(f, "  waiting {waiting}; {}", self.remedy)
-    }
-}
-
-/// What a proposed node needs besides its size.
-fn particulars(facts: &NodeFacts) -> Vec<String> {
-    let mut texts = Vec::new();
-    texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));
-    texts.extend(facts.traits.iter().map(|(name, value)| format!("trait {name}={value}")));
-    texts.extend(facts.networks.iter().map(|network| format!("network {} up", network.tag)));
-    if facts.capacity_type == CapacityType::Spot {
-        texts.push("spot".to_owned());
-    }
-    if let Some(platform) = facts.platform {
-        texts.push(format!("platform {} built at {}", platform.version, platform.built_at.0));
-    }
-    if facts.ratios != Ratios::default() {
-        texts.push("the request's overprovision ratios".to_owned());
-    }
-    texts
-}
-
-impl fmt::Display for Fix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shrink { resources: r, node } => write!(
-                f,
-                "ask for {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s (then {})",
-                r.cpu_milli,
-                r.memory_mib,
-                r.disk_mib,
-                r.bandwidth_mbps,
-                name(node.as_ref())
-            ),
-            Self::Relax { change, node, .. } => {
-                write!(f, "{change} (then {})", name(node.as_ref()))
-            }
-            Self::Free { instances, node, .. } => {
-                let ids: Vec<String> = instances.iter().take(3).map(ToString::to_string).collect();
-                write!(f, "release {}", ids.join(", "))?;
-                if instances.len() > ids.len() {
-                    write!(f, " and {} more", instances.len() - ids.len())?;
-                }
-                write!(f, " on {}", name(node.as_ref()))
-            }
-            Self::Mend { remedy, node, .. } => {
-                write!(f, "mend {} ({remedy})", name(node.as_ref()))
-            }
-            Self::AddNode { shape, facts } => {
-                write!(
-                    f,
-                    "add a node with at least {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
-                    shape.cpu_milli, shape.memory_mib, shape.disk_mib, shape.bandwidth_mbps
-                )?;
-                particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
-            }
-        }
     }
 }

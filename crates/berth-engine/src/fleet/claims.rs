@@ -105,6 +105,9 @@ impl Fleet {
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
         let instance = self.remove_instance(id)?;
+        if !self.leaving.is_empty() {
+            self.leaving.remove(&id);
+        }
         self.detach_volumes(&instance);
         self.release_texts(&instance);
         self.row(instance.host.index()).map(|row| row.id.clone())

@@ -16,11 +16,12 @@ mod nodes;
 mod posting;
 mod ranges;
 mod rows;
+mod what_if;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use changes::{Availability, Change, ChangeKind, Claimant};
 pub(crate) use columns::{Bits, Block, Column, Columns, LANES, NodeIndex, lanes};
@@ -29,6 +30,9 @@ pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
 pub(crate) use rows::{InstanceRow, NodeRow, Profile};
+pub(crate) use what_if::TriedNode;
+
+pub(crate) use claims::DetachedInstance;
 
 pub use claims::ClaimError;
 pub use nodes::{NodeUsage, UsedOf};
@@ -98,6 +102,8 @@ pub struct Fleet {
     changes: Changes,
     fact_changes: FactChanges,
     heartbeats: Vec<NodeIndex>,
+    /// Instances that are going already: asked to stop, or being moved.
+    leaving: FxHashSet<InstanceId>,
     rules_gen: u64,
     rank_gen: u64,
 }
@@ -136,6 +142,7 @@ impl Fleet {
             changes: Changes::new(),
             fact_changes: FactChanges::new(),
             heartbeats: Vec::new(),
+            leaving: FxHashSet::default(),
             rules_gen: 0,
             rank_gen: 0,
         }
@@ -220,6 +227,20 @@ impl Fleet {
     /// Defines a volume, or moves it.
     pub fn put_volume(&mut self, volume: Volume) {
         self.volumes.insert(volume.id.clone(), volume);
+    }
+
+    /// States that an instance is going already, or that it stays after all. What is going holds its
+    /// room until it is released; it is never proposed for release.
+    pub fn set_leaving(&mut self, id: InstanceId, leaving: bool) {
+        if leaving {
+            self.leaving.insert(id);
+        } else {
+            self.leaving.remove(&id);
+        }
+    }
+
+    pub(crate) fn is_leaving(&self, id: InstanceId) -> bool {
+        self.leaving.contains(&id)
     }
 
     /// States whether an environment has a current bundle of secrets.

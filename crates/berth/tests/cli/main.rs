@@ -4,6 +4,7 @@
 
 mod elastic;
 mod rebalance;
+mod refusals;
 mod workloads;
 
 use std::io::{BufRead as _, BufReader};
