@@ -15,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::catalog::{Catalog, LocalityKey};
 use crate::documents::{DocumentChange, DocumentFollower};
-use crate::error::ControlError;
+use crate::error::{ControlError, ControlResult};
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::settings::Settings;
 use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, drains, volume_moves};
+use crate::tenant_limits::{LimitKind, LimitedRequest, TenantLimits};
 use crate::workload::WorkloadKey;
 
 /// The handle that callers and reconcilers share.
@@ -47,6 +48,8 @@ pub struct ControlPlane {
     pub(crate) liveness: NodeLiveness,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) locality: LocalityKey,
+    /// What tenants may still ask for.
+    pub(crate) tenant_limits: TenantLimits,
 }
 
 /// What changes while a control plane runs: its settings, and whether it is to stop.
@@ -102,6 +105,28 @@ impl ControlPlane {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         crate::clock::now()
+    }
+
+    /// Takes what a request of a tenant costs.
+    ///
+    /// # Errors
+    /// When it asks for more than it may; the error says when to ask again.
+    pub fn admit(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        kind: LimitKind,
+        cost: usize,
+    ) -> ControlResult<()> {
+        let rates = self.lifecycle.settings().tenant_rates;
+        let request = LimitedRequest { caller, tenant, kind, cost };
+        self.tenant_limits.admit(&rates, &self.metrics, &request)
+    }
+
+    /// Charges a tenant for a refusal.
+    pub(crate) fn charge_refusal(&self, caller: &Caller, tenant: &str) {
+        let rates = self.lifecycle.settings().tenant_rates;
+        self.tenant_limits.charge_refusal(&rates, caller, tenant);
     }
 
     /// Does an operation for a caller; who, what and from where are in the audit log.

@@ -4,6 +4,7 @@
 //! own writer and once from the log: the fence says which of two claims is the newer.
 
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
@@ -414,8 +415,8 @@ impl FleetReplica {
     }
 
     /// Notes that an instance was claimed by a plan of our own, before the ledger has said so.
-    pub fn plan(&mut self, request: &InstanceRequest, node: &NodeId) -> bool {
-        let claimed = self.engine.fleet_mut().claim(request, node).is_ok();
+    pub fn plan(&mut self, request: &Arc<InstanceRequest>, node: &NodeId) -> bool {
+        let claimed = self.engine.fleet_mut().claim_shared(request, node).is_ok();
         if claimed {
             self.planned.insert(request.id);
         }

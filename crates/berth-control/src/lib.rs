@@ -34,6 +34,7 @@ mod settings;
 mod slots;
 mod start;
 pub mod state;
+pub mod tenant_limits;
 pub mod workload;
 pub mod workloads;
 

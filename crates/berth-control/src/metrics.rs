@@ -30,6 +30,11 @@ struct StageLabel {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OutcomeLabel {
     outcome: &'static str,
 }
@@ -91,6 +96,7 @@ pub struct Metrics {
     migrations: Family<OutcomeLabel, Counter>,
     stages: Family<StageLabel, Histogram>,
     loop_failures: Family<LoopFailureLabels, Counter>,
+    limited: Family<LimitLabel, Counter>,
     /// When each loop last completed a pass, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
 }
@@ -134,13 +140,17 @@ impl Metrics {
         let stages = Family::<StageLabel, Histogram>::new_with_constructor(seconds_histogram);
         registry.register_with_unit(
             "decision",
-            "How long decisions took, by stage: queued, planned, committed, whole",
+            "How long decisions took, by stage: queued, planned, explained, committed, whole",
             Unit::Seconds,
             stages.clone(),
         );
         let loop_failures = Family::<LoopFailureLabels, Counter>::default();
         let help = "Passes of background loops that failed, by loop and cause: error, panic";
         registry.register("loop_failures", help, loop_failures.clone());
+        let limited = Family::<LimitLabel, Counter>::default();
+        let help = "Requests of tenants that were turned away, by limit: placements, dry_runs, tickets, \
+                    refusals, planner";
+        registry.register("limited_requests", help, limited.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {
             registry,
@@ -152,6 +162,7 @@ impl Metrics {
             migrations,
             stages,
             loop_failures,
+            limited,
             rounds,
         }
     }
@@ -179,6 +190,11 @@ impl Metrics {
         if let Some(round) = self.rounds.get(name) {
             round.store(at, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a request of a tenant that was turned away by a limit.
+    pub fn limited(&self, limit: &'static str) {
+        self.limited.get_or_create(&LimitLabel { limit }).inc();
     }
 
     /// Counts a pass that failed.

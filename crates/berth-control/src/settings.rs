@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::tenant_limits::TenantRates;
+
 /// Settings that handlers and loops read each time they need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -19,6 +21,8 @@ pub struct Settings {
     pub evacuation_every: Duration,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
+    /// What one tenant may ask for in a second.
+    pub tenant_rates: TenantRates,
 }
 
 impl Default for Settings {
@@ -31,6 +35,7 @@ impl Default for Settings {
             queue_limit: 10_000,
             evacuation_every: Duration::from_secs(60),
             open_metrics: false,
+            tenant_rates: TenantRates::default(),
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::placer::{Placer, PlacerOptions};
 use crate::queue::TicketGranter;
 use crate::settings::Settings;
 use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, load_secret};
+use crate::tenant_limits::TenantLimits;
 use crate::workloads::WorkloadReconciler;
 
 /// How a control plane is started.
@@ -80,6 +81,7 @@ impl ControlPlane {
             liveness: NodeLiveness::new(),
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
+            tenant_limits: TenantLimits::default(),
             ledger,
         });
         let mut followers = options.followers;

@@ -36,7 +36,7 @@ pub use explain::{
     Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal,
     SearchEnd, Term,
 };
-pub use fleet::{ClaimError, Fleet, NodeUsage, UsedOf};
+pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, UsedOf};
 pub use model::*;
 pub use plan::{
     Batch, BatchMode, BatchOutcome, Effort, EvacuationInstance, EvacuationPlan, MoveOutcome,

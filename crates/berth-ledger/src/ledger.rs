@@ -16,7 +16,7 @@ use crate::model::{
     Move, Op, Outcome, Plan, Release, Resize, Segment, Text, UnmetDemand, Verdict,
 };
 use crate::retention::{Retention, RetentionCutoffs};
-use crate::transaction::{Chain, RetryBudget};
+use crate::transaction::{RetryBudget, WriterChains};
 use crate::writer::{self, Job, Observer, Queue, Reply, WriteStats, WriterMetrics, WriterSettings};
 
 struct Inner {
@@ -82,11 +82,11 @@ impl Ledger {
         let (mut handles, mut origins, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..writers {
             let tables = backend.open(options.isolation)?;
-            let (settings, chain) = (settings.clone(), Chain::new());
+            let (settings, chains) = (settings.clone(), WriterChains::new());
             let queue = Arc::new(Queue::new(Arc::clone(&metrics)));
             queues.push(Arc::clone(&queue));
-            origins.push(Text::clone(&chain.id));
-            let work = move || writer::run_writer(&queue, tables, chain, &settings);
+            origins.push(Text::clone(chains.origin()));
+            let work = move || writer::run_writer(&queue, tables, chains, &settings);
             let thread = std::thread::Builder::new().name(format!("ledger-{number}"));
             handles.push(thread.spawn(work).map_err(|error| {
                 LedgerError::Database(format!("a thread could not be started: {error}"))
@@ -460,6 +460,7 @@ impl Ledger {
                 events_before: ends.next - retention.events,
                 answers_before: now.plus_seconds(-retention.answers_s),
                 receipts_before: retention.receipts_s.map(|age| now.plus_seconds(-age)),
+                refusals_before: retention.refusals_s.map(|age| now.plus_seconds(-age)),
                 audit_before: retention.audit_s.map(|age| now.plus_seconds(-age)),
                 now,
             })

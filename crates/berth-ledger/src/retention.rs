@@ -11,13 +11,21 @@ pub struct Retention {
     pub answers_s: i64,
     /// Receipts, in seconds; absent: forever.
     pub receipts_s: Option<i64>,
+    /// Refusals, in seconds; absent: as long as other receipts.
+    pub refusals_s: Option<i64>,
     /// The audit log, in seconds; absent: forever.
     pub audit_s: Option<i64>,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events: 10_000_000, answers_s: 7 * 86_400, receipts_s: None, audit_s: None }
+        Self {
+            events: 10_000_000,
+            answers_s: 7 * 86_400,
+            receipts_s: None,
+            refusals_s: Some(7 * 86_400),
+            audit_s: None,
+        }
     }
 }
 
@@ -30,6 +38,8 @@ pub(crate) struct RetentionCutoffs {
     pub(crate) answers_before: Micros,
     /// Receipts made before this.
     pub(crate) receipts_before: Option<Micros>,
+    /// Receipts of refusals made before this.
+    pub(crate) refusals_before: Option<Micros>,
     /// Entries of the audit log made before this, all but the newest: numbers must grow.
     pub(crate) audit_before: Option<Micros>,
     /// The database's clock, for values at rest.

@@ -9,7 +9,7 @@ use crate::database::{Database, NewReceipt, NewSegment};
 use crate::encoding::hex;
 use crate::error::{Fault, LedgerError};
 use crate::model::{
-    Answer, EventBody, Micros, Op, Text, Verdict, link, pack_decisions, pack_events,
+    Answer, EventBody, Micros, Op, REFUSALS, Text, Verdict, link, pack_decisions, pack_events,
 };
 use crate::unit_of_work::{UnitOfWork, UnlockedReads, required_keys, unlocked_read_keys};
 
@@ -61,9 +61,33 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    pub(crate) fn new() -> Self {
-        let id = Text::from(format!("{:016x}", fastrand::u64(..)));
+    fn new(id: String) -> Self {
+        let id = Text::from(id);
         Self { id, length: 0, head: Vec::new(), exists: false, uncertain: false }
+    }
+}
+
+/// The chains of one writer: refusals have one of their own, since they are kept for a shorter time.
+#[derive(Clone, Debug)]
+pub(crate) struct WriterChains {
+    decisions: Chain,
+    refusals: Chain,
+}
+
+impl WriterChains {
+    pub(crate) fn new() -> Self {
+        let id = format!("{:016x}", fastrand::u64(..));
+        let refusals = Chain::new(format!("{id}{REFUSALS}"));
+        Self { decisions: Chain::new(id), refusals }
+    }
+
+    /// The writer's name, which its events bear.
+    pub(crate) const fn origin(&self) -> &Text {
+        &self.decisions.id
+    }
+
+    fn set_uncertain(&mut self) {
+        (self.decisions.uncertain, self.refusals.uncertain) = (true, true);
     }
 }
 
@@ -77,12 +101,12 @@ pub(crate) struct RetryBudget(pub(crate) Duration);
 /// conflict with its own claims. Most plans are granted and need no second check.
 pub(crate) fn run(
     tables: &mut dyn Database,
-    chain: &mut Chain,
+    chains: &mut WriterChains,
     ops: &[Op],
     retry_budget: RetryBudget,
     retries: &mut Retries,
 ) -> Result<TransactionResult, LedgerError> {
-    let (mut done, check_repeats) = transact(tables, chain, ops, retry_budget, retries, false)?;
+    let (mut done, check_repeats) = transact(tables, chains, ops, retry_budget, retries, false)?;
     let turned_away = |answer: &Answer| {
         matches!(answer, Answer::Plan(Verdict::Conflict(_) | Verdict::Refused(_)))
     };
@@ -93,7 +117,7 @@ pub(crate) fn run(
         return Ok(done);
     }
     let conflicts: Vec<Op> = places.iter().map(|&place| ops[place].clone()).collect();
-    match transact(tables, chain, &conflicts, retry_budget, retries, true) {
+    match transact(tables, chains, &conflicts, retry_budget, retries, true) {
         Ok((second, _)) => {
             for (place, answer) in places.into_iter().zip(second.answers) {
                 done.answers[place] = answer;
@@ -110,7 +134,7 @@ pub(crate) fn run(
 /// One transaction, retried until it commits. Returns whether it looked for earlier answers.
 fn transact(
     tables: &mut dyn Database,
-    chain: &mut Chain,
+    chains: &mut WriterChains,
     ops: &[Op],
     retry_budget: RetryBudget,
     retries: &mut Retries,
@@ -118,13 +142,15 @@ fn transact(
 ) -> Result<(TransactionResult, bool), LedgerError> {
     let (mut tries, mut waited) = (0, Duration::ZERO);
     loop {
-        let attempted = resolve_chain(tables, chain).and_then(|()| {
-            let mut next = chain.clone();
+        let resolved = resolve_chain(tables, &mut chains.decisions)
+            .and_then(|()| resolve_chain(tables, &mut chains.refusals));
+        let attempted = resolved.and_then(|()| {
+            let mut next = chains.clone();
             attempt(tables, &mut next, ops, check_repeats).map(|done| (done, next))
         });
         let fault = match attempted {
             Ok((done, next)) => {
-                *chain = next;
+                *chains = next;
                 return Ok((done, check_repeats));
             }
             Err(fault) => fault,
@@ -137,7 +163,7 @@ fn transact(
                 retries.lost += 1;
                 // Whether the commit happened is unknown: look before writing again.
                 check_repeats = true;
-                chain.uncertain = true;
+                chains.set_uncertain();
                 let pause = Duration::from_millis(50).min(retry_budget.0.saturating_sub(waited));
                 if pause.is_zero() {
                     return Err(fault.into_error(tries));
@@ -150,8 +176,10 @@ fn transact(
             }
             Fault::Duplicate(_) => {
                 retries.duplicates += 1;
-                // A second one may be the chain's own row: a commit that became visible late.
-                chain.uncertain |= check_repeats;
+                // A second one may be a chain's own row: a commit that became visible late.
+                if check_repeats {
+                    chains.set_uncertain();
+                }
                 check_repeats = true;
             }
             Fault::Retry(_) => {
@@ -182,7 +210,7 @@ fn resolve_chain(tables: &mut dyn Database, chain: &mut Chain) -> Result<(), Fau
 
 fn attempt(
     tables: &mut dyn Database,
-    chain: &mut Chain,
+    chains: &mut WriterChains,
     ops: &[Op],
     check_repeats: bool,
 ) -> Result<TransactionResult, Fault> {
@@ -194,6 +222,7 @@ fn attempt(
     let keys = required_keys(ops, &unlocked, check_repeats);
     let rows = tables.lock(&keys)?;
     // A chain begins with a receipt of its own, so its first decisions are in the second.
+    let chain = &chains.decisions;
     let receipt = format!("{}/{}", chain.id, chain.length.max(1));
     let mut work = UnitOfWork::new(rows, &keys, receipt);
     let answers: Vec<Answer> = ops.iter().map(|op| work.apply(op)).collect();
@@ -201,7 +230,7 @@ fn attempt(
         return Err(Fault::Duplicate("rows changed while they were looked at".to_owned()));
     }
     tables.flush(&work.rows)?;
-    record(tables, chain, &mut work)?;
+    record(tables, chains, &mut work)?;
     tables.commit()?;
     let commit = CommitRecord { at: work.rows.now, events: work.events };
     let commits = if commit.events.is_empty() { Vec::new() } else { vec![commit] };
@@ -211,7 +240,7 @@ fn attempt(
 /// Appends the events and receipts of the work.
 fn record(
     tables: &mut dyn Database,
-    chain: &mut Chain,
+    chains: &mut WriterChains,
     work: &mut UnitOfWork,
 ) -> Result<(), Fault> {
     let at = work.rows.now;
@@ -220,20 +249,25 @@ fn record(
         count => Some(NewSegment {
             count: i64::try_from(count).unwrap_or(i64::MAX),
             at,
-            origin: Text::clone(&chain.id),
+            origin: Text::clone(chains.origin()),
             body: pack_events(&mut work.events)?,
         }),
     };
     let mut receipts = Vec::new();
-    if !work.decisions.is_empty() {
+    let lists =
+        [(&mut chains.decisions, &mut work.decisions), (&mut chains.refusals, &mut work.refusals)];
+    for (chain, decisions) in lists {
+        if decisions.is_empty() {
+            continue;
+        }
         if !chain.exists {
             let body = genesis(tables)?;
             tables.add_chain(&chain.id, at)?;
             receipts.push(chain.receipt(body, 0, at));
             chain.exists = true;
         }
-        let count = i64::try_from(work.decisions.len()).unwrap_or(i64::MAX);
-        receipts.push(chain.receipt(pack_decisions(&mut work.decisions), count, at));
+        let count = i64::try_from(decisions.len()).unwrap_or(i64::MAX);
+        receipts.push(chain.receipt(pack_decisions(decisions), count, at));
     }
     if segment.is_some() || !receipts.is_empty() {
         tables.append(segment.as_ref(), &receipts)?;

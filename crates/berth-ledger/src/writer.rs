@@ -12,7 +12,9 @@ use std::time::Duration;
 use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
-use crate::transaction::{Chain, CommitRecord, Retries, RetryBudget, TransactionResult, run};
+use crate::transaction::{
+    CommitRecord, Retries, RetryBudget, TransactionResult, WriterChains, run,
+};
 
 /// Called with the answer once it is durable. It must return quickly.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
@@ -215,7 +217,7 @@ fn deliver(finished: FinishedGroup, observer: Option<&Observer>) {
 pub(crate) fn run_writer(
     queue: &Arc<Queue>,
     mut tables: Box<dyn Database>,
-    mut chain: Chain,
+    mut chains: WriterChains,
     settings: &WriterSettings,
 ) {
     let retry_budget = settings.retry_budget;
@@ -233,7 +235,7 @@ pub(crate) fn run_writer(
             let (ops, replies): (Vec<Op>, Vec<Reply>) =
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
             let mut retries = Retries::default();
-            let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
+            let outcome = run(&mut *tables, &mut chains, &ops, retry_budget, &mut retries);
             queue.metrics.note(ops.len(), retries);
             if let Ok(done) = &outcome {
                 queue.metrics.note_drifts(&done.answers);
@@ -246,7 +248,7 @@ pub(crate) fn run_writer(
                 ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
                     left -= 1;
                     let ops = vec![op];
-                    let outcome = run(&mut *tables, &mut chain, &ops, retry_budget, &mut retries);
+                    let outcome = run(&mut *tables, &mut chains, &ops, retry_budget, &mut retries);
                     let replies = vec![reply];
                     finished.send(FinishedGroup { ops, replies, outcome, ends_group: left == 0 })
                 })

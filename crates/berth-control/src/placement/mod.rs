@@ -34,6 +34,9 @@ pub(crate) async fn place_now(
     prepared: &PreparedPlacement,
 ) -> ControlResult<Placed> {
     let answer = decide(control, prepared, Some(actor(caller)), false).await;
+    if matches!(answer, PlaceAnswer::NoRoom(_)) {
+        control.charge_refusal(caller, &prepared.tenant);
+    }
     placed_or_error(prepared, answer, &Audience::of(control, caller, &prepared.tenant))
 }
 
@@ -78,6 +81,7 @@ fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
         }
         PlaceAnswer::Refused(by) => ("refused", Some(by.code()), 0),
         PlaceAnswer::Contended(_) => ("contended", None, 0),
+        PlaceAnswer::Busy => ("busy", None, 0),
         PlaceAnswer::Invalid(_) => ("invalid", None, 0),
         PlaceAnswer::Unknown(_) => ("unknown", None, 0),
     };

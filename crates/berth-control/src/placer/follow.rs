@@ -163,6 +163,7 @@ impl Planner {
         let Ok(mut fresh) = load(&self.ledger, policy, &self.catalog_sender) else { return false };
         fresh.remember(&self.replica);
         self.replica = fresh;
+        self.reload_explainer();
         // What was set apart is not set apart in this one.
         self.sealed = None;
         true

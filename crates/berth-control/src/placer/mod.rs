@@ -3,12 +3,19 @@
 //! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
 //! times.
 //!
-//! The planner never waits for the database: plans go out in groups, answers come in as messages.
+//! The planner never waits for the database: plans go out in groups, answers come in as messages. In
+//! front of it tenants take turns (`turns`). What takes long, such as saying why there is no room, is
+//! done on another thread, on a copy of the fleet (`explainer`).
 
+mod explainer;
 mod follow;
 mod moving;
+mod offload;
+mod pending_plan;
 mod planner;
+mod recording;
 mod slot_assignment;
+mod turns;
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use berth_engine::{
-    BatchMode, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
+    BatchMode, Engine, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
     Answer, Backend, ClaimKey, CommitRecord, Conflict, Grant, Ledger, LedgerError, Options,
@@ -27,6 +34,8 @@ use crate::catalog::CatalogUpdate;
 use crate::error::StartError;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
+use explainer::Explainer;
+use pending_plan::{Decided, PendingPlan};
 use planner::Planner;
 
 pub use moving::{MoveAnswer, MoveRequest};
@@ -106,6 +115,8 @@ pub enum PlaceAnswer {
     Contended(Box<Conflict>),
     /// The request means nothing.
     Invalid(InvalidRequest),
+    /// Too many requests of its tenant wait for the planner already.
+    Busy,
     /// The ledger does not know: retry with the same request id.
     Unknown(LedgerError),
 }
@@ -133,6 +144,8 @@ pub struct PlacerOptions {
     pub notes: Option<Sender<CatalogUpdate>>,
     /// What is counted; absent: nothing.
     pub metrics: Option<Arc<Metrics>>,
+    /// Most requests of one tenant that may wait for the planner.
+    pub tenant_queue: usize,
 }
 
 impl PlacerOptions {
@@ -146,6 +159,7 @@ impl PlacerOptions {
             clock: Arc::new(system_time),
             notes: None,
             metrics: None,
+            tenant_queue: 4096,
         }
     }
 }
@@ -167,7 +181,11 @@ enum Message {
     /// Requests to place, and since when.
     Place(PlaceJob, Instant),
     /// The ledger's answer to a plan of several tries.
-    Answered(Box<planner::PendingPlan>, Result<Verdict, LedgerError>),
+    Answered(Box<PendingPlan>, Result<Verdict, LedgerError>),
+    /// The explainer found a place.
+    Decided(Box<PendingPlan>, Box<Decided>),
+    /// The explainer found that something changed.
+    PlanAgain(Box<PendingPlan>),
     /// An instance to move.
     Move(Box<moving::PendingMove>),
     /// The ledger's answer to a move.
@@ -176,6 +194,8 @@ enum Message {
     Committed(CommitRecord),
     /// Reads or changes the replica between two plans.
     Inspect(Box<dyn FnOnce(&mut FleetReplica) + Send>),
+    /// Reads the fleet on the explainer's thread.
+    Query(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Answered when everything before it was taken in.
     Barrier(tokio::sync::oneshot::Sender<()>),
     /// Time to read other servers' events.
@@ -208,13 +228,30 @@ impl Placer {
         };
         let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
         let catalog_sender = CatalogSender(options.notes.clone());
-        let replica = follow::load(&ledger, options.policy.clone(), &catalog_sender)?;
-        let clock = Arc::clone(&options.clock);
-        let metrics = options.metrics.clone();
-        let planner =
-            Planner::new(replica, ledger.clone(), inbox.clone(), clock, catalog_sender, metrics);
+        let mut replica = follow::load(&ledger, options.policy.clone(), &catalog_sender)?;
+        let (to_explainer, from_planner) = mpsc::channel();
+        let engine = replica.engine();
+        engine.fleet_mut().record_changes();
+        let explainer = Explainer::new(
+            Engine::with_fleet(engine.fleet().clone(), engine.policy().clone()),
+            replica.cursor,
+            ledger.clone(),
+            inbox.clone(),
+            Arc::clone(&options.clock),
+            options.metrics.clone(),
+        );
+        let planner = Planner::new(
+            replica,
+            ledger.clone(),
+            inbox.clone(),
+            to_explainer,
+            catalog_sender,
+            options,
+        );
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
+        // Ends when the planner is gone.
+        let explaining = spawn("explainer").spawn(move || explainer.run(&from_planner))?;
         let (ticks, every) = (inbox.clone(), options.follow_every);
         let following = spawn("follower").spawn(move || {
             // Ends when the planner is gone.
@@ -223,7 +260,7 @@ impl Placer {
             }
         })?;
         drop(following);
-        Ok(Self { ledger, inbox, threads: Mutex::new(vec![planning]) })
+        Ok(Self { ledger, inbox, threads: Mutex::new(vec![planning, explaining]) })
     }
 
     /// Hands a request over; the answer comes when it is durable.
@@ -286,6 +323,17 @@ impl Placer {
     ) -> Option<T> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.update_replica(move |replica| drop(sender.send(query(replica))));
+        receiver.await.ok()
+    }
+
+    /// Asks what takes long of the fleet as the planner knows it now, without holding up the planner.
+    pub async fn query_explainer<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let query = Box::new(move |engine: &mut Engine| drop(sender.send(query(engine))));
+        self.inbox.send(Message::Query(query)).ok()?;
         receiver.await.ok()
     }
 

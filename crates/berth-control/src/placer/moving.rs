@@ -1,4 +1,4 @@
-//! PendingMove an instance: planned as if it were not where it is, then claimed off the one node and onto
+//! Moving an instance: planned as if it were not where it is, then claimed off the one node and onto
 //! the other in one commit.
 //!
 //! The planner takes the instance off its node in memory first, as the ledger does: an instance must
@@ -13,7 +13,9 @@ use berth_ledger::{
     PlannedClaim, Text,
 };
 
+use super::explainer::Task;
 use super::planner::{Planner, TRIES};
+use super::turns::Lane;
 use super::{Actor, Message, Placer};
 
 /// An instance that is to go to another node.
@@ -69,6 +71,23 @@ impl PendingMove {
     fn key(&self) -> ClaimKey {
         ClaimKey::primary(self.id())
     }
+
+    /// The instance as it is charged now.
+    pub(super) fn instance(&self) -> &InstanceRequest {
+        &self.request.instance
+    }
+
+    /// Answers the caller that no other node can take it.
+    pub(super) fn answer_no_room(self, refusal: Box<Refusal>) {
+        (self.reply)(MoveAnswer::NoRoom(refusal));
+    }
+}
+
+/// A move that found no place, to be explained.
+pub(super) struct RefusedMove {
+    pub(super) moving: PendingMove,
+    /// The instance as it was to be placed: without the nodes that it cannot go to.
+    pub(super) asked: InstanceRequest,
 }
 
 impl Placer {
@@ -114,21 +133,24 @@ impl Planner {
         asked.excluded_nodes.extend(moving.denied.iter().cloned());
         let now = (self.clock)();
         self.replica.engine().fleet_mut().release(id);
-        match self.replica.engine().place(&asked, now) {
-            Ok(placement) => {
-                self.replica.plan(&moving.request.instance, &placement.node);
-                moving.to = placement.node;
-                self.send_move(moving, placement.score);
-            }
-            Err(error) => {
-                // It was there a moment ago, so it can be there again.
-                let put_back = self.replica.engine().fleet_mut();
-                let _ = put_back.claim(&moving.request.instance, &from);
-                match error {
-                    PlaceError::Refused(refusal) => self.refuse_move(moving, refusal),
-                    PlaceError::Invalid(invalid) => (moving.reply)(MoveAnswer::Invalid(invalid)),
-                }
-            }
+        let found = if moving.tries < TRIES {
+            self.replica.engine().try_place(&asked, now).map_err(PlaceError::Invalid)
+        } else {
+            // The explainer found a place each time that was gone when it was to be claimed.
+            self.replica.engine().place(&asked, now).map(Some)
+        };
+        if let Ok(Some(placement)) = found {
+            self.replica.plan(&moving.request.instance, &placement.node);
+            moving.to = placement.node;
+            self.send_move(moving, placement.score);
+            return;
+        }
+        // It was there a moment ago, so it can be there again.
+        let _ = self.replica.engine().fleet_mut().claim_shared(&moving.request.instance, &from);
+        match found {
+            Ok(_) => self.refuse_move(moving, asked),
+            Err(PlaceError::Refused(refusal)) => moving.answer_no_room(refusal),
+            Err(PlaceError::Invalid(invalid)) => (moving.reply)(MoveAnswer::Invalid(invalid)),
         }
     }
 
@@ -214,7 +236,7 @@ impl Planner {
         self.plan_move(moving);
     }
 
-    fn refuse_move(&mut self, mut moving: PendingMove, refusal: Box<Refusal>) {
+    fn refuse_move(&mut self, mut moving: PendingMove, asked: InstanceRequest) {
         // Others may have made room since, or leases have ended: look once before saying no.
         let has_others = moving.tries == 1 && self.follow_now();
         if has_others {
@@ -224,7 +246,8 @@ impl Planner {
             self.follow_now();
             self.plan_move(moving);
         } else {
-            (moving.reply)(MoveAnswer::NoRoom(refusal));
+            let refused = RefusedMove { moving, asked };
+            self.leave(Lane::Internal, Task::Move(Box::new(refused)));
         }
     }
 }

@@ -1,22 +1,26 @@
 //! The planner's loop: take what waits, plan it, hand the plans over as one group.
+//!
+//! Tenants take turns. What takes long is left to the explainer: the planner only finds out that there
+//! is no room.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 use berth_engine::{
-    Batch, Explanation, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement,
-    Refusal, Timestamp,
+    Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
 };
 use berth_ledger::{
-    Answer, Audited, Basis, ClaimKey, DecisionOutcome, DecisionRecord, Grant, Guard, Job, Ledger,
-    LedgerError, Op, Plan, PlannedClaim, RefusalReason, Slot, Spec, Text, UnmetDemand, Verdict,
-    hash_of_asked,
+    Answer, Basis, ClaimKey, Grant, Guard, Job, Ledger, LedgerError, Op, Plan, PlannedClaim,
+    RefusalReason, Spec, Verdict, hash_of_asked,
 };
 
+use super::explainer::{Task, ToExplainer};
 use super::follow::SealedTombstones;
-use super::slot_assignment::SlotAssignment;
-use super::{CatalogSender, Clock, Granted, Message, PlaceAnswer, PlaceJob, PlaceRequest, tick};
+use super::pending_plan::PendingPlan;
+use super::recording::{named, record_refusal, refuse};
+use super::turns::{Lane, Turns};
+use super::{CatalogSender, Clock, Message, PlaceAnswer, PlaceJob, tick};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
@@ -25,64 +29,17 @@ use crate::metrics::Metrics;
 pub(super) const TRIES: u32 = 16;
 
 /// Messages taken at once, so that plans go out even while requests keep coming.
-const DRAIN: usize = 512;
+const DRAIN: usize = 4096;
 
 /// Plans handed over at once.
 const CHUNK: usize = 16;
 
-/// A plan that the ledger has, and whose it is.
-pub(super) struct PendingPlan {
-    pub(super) job: PlaceJob,
-    /// The instances that were claimed in memory.
-    claimed: Vec<InstanceId>,
-    /// Nodes whose rules the plan is expected to raise.
-    raised: Vec<NodeId>,
-    tries: u32,
-    /// The last event that was known when it was planned.
-    planned_at: i64,
-    /// The time it was planned at.
-    now: Timestamp,
-    /// Whether the ledger was asked for an earlier answer to this request.
-    asked: bool,
-    /// Nodes that denied the request though the replica was up to date.
-    denied: Vec<NodeId>,
-    /// Since when it waits for the planner, then for the ledger.
-    since: Instant,
-    /// Why some of the batch have no place in the plan.
-    left_out: Vec<Refusal>,
-    /// Why the first instance is where it is.
-    explanation: Option<Box<Explanation>>,
-    /// The slot that each instance is being assigned.
-    pub(super) slots: Vec<Option<SlotAssignment>>,
-    /// Slots that another had though the replica was up to date.
-    pub(super) denied_slots: Vec<Slot>,
-}
+/// Changes after which the explainer gets them though it has nothing to explain.
+const CHANGES: usize = 1024;
 
-impl PendingPlan {
-    fn new(job: PlaceJob, since: Instant) -> Self {
-        Self {
-            job,
-            claimed: Vec::new(),
-            raised: Vec::new(),
-            tries: 0,
-            planned_at: 0,
-            now: Timestamp(0),
-            asked: false,
-            denied: Vec::new(),
-            since,
-            left_out: Vec::new(),
-            explanation: None,
-            slots: Vec::new(),
-            denied_slots: Vec::new(),
-        }
-    }
-
-    /// Answers the caller that it is granted.
-    fn granted(self, grant: Grant) {
-        let Self { job, left_out, explanation, .. } = self;
-        (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
-    }
-}
+/// How often the explainer may find room for a request that is gone when it is to be claimed, before
+/// the planner searches itself.
+const OUTRUN: u32 = 4;
 
 pub(super) struct Planner {
     pub(super) replica: FleetReplica,
@@ -106,6 +63,11 @@ pub(super) struct Planner {
     /// Claims that are gone and about to be forgotten, and how often there were any.
     pub(super) sealed: Option<SealedTombstones>,
     pub(super) seals: u64,
+    /// Requests that were taken and not planned yet.
+    turns: Turns<(PlaceJob, Instant)>,
+    pub(super) explainer: Sender<ToExplainer>,
+    /// The policy that the explainer has, by hash.
+    pub(super) explainer_policy: String,
     stopping: bool,
 }
 
@@ -113,28 +75,34 @@ pub(super) struct Planner {
 const SPECS: usize = 64;
 
 /// What planning came to.
-enum PlanOutcome {
+pub(super) enum PlanOutcome {
     Plan(Plan, Vec<InstanceId>),
-    NoRoom(Vec<Refusal>),
+    /// There is no room, as far as can be told without a search.
+    NoRoom,
+    /// There is room, and the caller wants to know why there.
+    Unexplained,
+    /// There is no room, and these say why.
+    Refused(Vec<Refusal>),
     Invalid(InvalidRequest),
 }
 
 impl Planner {
     pub(super) fn new(
-        replica: FleetReplica,
+        mut replica: FleetReplica,
         ledger: Ledger,
         inbox: Sender<Message>,
-        clock: Clock,
+        explainer: Sender<ToExplainer>,
         catalog_sender: CatalogSender,
-        metrics: Option<Arc<Metrics>>,
+        options: &super::PlacerOptions,
     ) -> Self {
+        let explainer_policy = replica.engine().policy().hash().to_string();
         Self {
             replica,
             ledger,
             inbox,
-            clock,
+            clock: Arc::clone(&options.clock),
             catalog_sender,
-            metrics,
+            metrics: options.metrics.clone(),
             specs: Vec::new(),
             outgoing: Vec::new(),
             multi_writer: false,
@@ -143,32 +111,55 @@ impl Planner {
             heard_until: 0,
             sealed: None,
             seals: 0,
+            turns: Turns::new(options.tenant_queue),
+            explainer,
+            explainer_policy,
             stopping: false,
         }
     }
 
     pub(super) fn run(mut self, outbox: &Receiver<Message>) {
         while !self.stopping {
-            let Ok(first) = outbox.recv() else { return };
-            self.handle(first);
+            if self.turns.is_empty() {
+                let Ok(first) = outbox.recv() else { return };
+                self.handle(first);
+            }
+            // All of it, so that whoever came last is in line before the next turn is given.
             for message in outbox.try_iter().take(DRAIN) {
                 self.handle(message);
-                // The ledger starts on the first plans while the rest are still being made.
-                if self.outgoing.len() >= CHUNK {
-                    self.ledger.submit(self.outgoing.drain(..));
-                }
+            }
+            // The ledger starts on these plans while the next are being made.
+            for _ in 0..CHUNK {
+                let Some((job, since)) = self.turns.pop() else { break };
+                self.timed("queued", since);
+                self.plan(PendingPlan::new(job, tick()));
             }
             self.ledger.submit(self.outgoing.drain(..));
+            if self.replica.engine().fleet().recorded_changes() >= CHANGES {
+                self.update_explainer();
+            }
         }
     }
 
     fn handle(&mut self, message: Message) {
         match message {
             Message::Place(job, since) => {
-                self.timed("queued", since);
-                self.plan(PendingPlan::new(job, tick()));
+                let (lane, cost) = (Lane::of(&job.request), job.request.instances.len());
+                if let Err((job, _)) = self.turns.push(lane, cost, (job, since)) {
+                    if let Some(metrics) = &self.metrics {
+                        metrics.limited("planner");
+                    }
+                    (job.reply)(PlaceAnswer::Busy);
+                }
             }
             Message::Answered(pending, answer) => self.answered(*pending, answer),
+            Message::Decided(pending, decided) => self.claim_decided(*pending, *decided),
+            Message::PlanAgain(pending) => {
+                if self.replica.cursor < pending.follow_to {
+                    self.follow_now();
+                }
+                self.plan(*pending);
+            }
             Message::Move(moving) => self.plan_move(*moving),
             Message::MoveAnswered(moving, answer) => self.move_answered(*moving, answer),
             Message::Committed(happened) => {
@@ -187,7 +178,11 @@ impl Planner {
                 }
             }
             Message::Inspect(look) => look(&mut self.replica),
-            Message::Follow => self.follow(),
+            Message::Query(query) => self.leave(Lane::Internal, Task::Query(query)),
+            Message::Follow => {
+                self.follow();
+                self.update_explainer();
+            }
             Message::SealReached(seal) => self.finish_gc(seal),
             Message::Stop => self.stopping = true,
         }
@@ -200,10 +195,37 @@ impl Planner {
     }
 
     /// Plans a request, and sends the plan or the refusal on its way.
-    fn plan(&mut self, mut pending: PendingPlan) {
+    pub(super) fn plan(&mut self, mut pending: PendingPlan) {
         pending.tries += 1;
         pending.planned_at = self.replica.cursor;
-        let chosen = self.choose(&mut pending);
+        pending.now = (self.clock)();
+        (pending.basis, pending.explanation) = (None, None);
+        pending.left_out.clear();
+        let instances = self.instances(&mut pending);
+        let chosen = if pending.outrun < OUTRUN && pending.tries < TRIES {
+            self.choose(&pending, &instances)
+        } else {
+            self.search(&mut pending, &instances)
+        };
+        self.dispatch(pending, instances, chosen);
+    }
+
+    /// The instances as they are to be placed, with slots and without nodes that denied them.
+    pub(super) fn instances(&mut self, pending: &mut PendingPlan) -> Vec<Arc<InstanceRequest>> {
+        let mut instances: Vec<Arc<InstanceRequest>> = pending.job.request.instances.clone();
+        self.assign_slots(pending, &mut instances);
+        for instance in instances.iter_mut().filter(|_| !pending.denied.is_empty()) {
+            Arc::make_mut(instance).excluded_nodes.extend(pending.denied.iter().cloned());
+        }
+        instances
+    }
+
+    pub(super) fn dispatch(
+        &mut self,
+        mut pending: PendingPlan,
+        instances: Vec<Arc<InstanceRequest>>,
+        chosen: PlanOutcome,
+    ) {
         let placed =
             if let PlanOutcome::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
         self.release_slots(&pending, placed);
@@ -225,54 +247,69 @@ impl Planner {
                     self.ask(pending);
                     return;
                 }
-                (pending.job.reply)(PlaceAnswer::Invalid(invalid));
+                pending.answer(PlaceAnswer::Invalid(invalid));
             }
-            PlanOutcome::NoRoom(refusals) => self.refuse(pending, refusals),
+            PlanOutcome::Unexplained => self.leave_decision(pending, instances, true),
+            PlanOutcome::NoRoom => self.no_room(pending, instances),
+            PlanOutcome::Refused(_) if pending.may_have_an_answer() => self.ask(pending),
+            PlanOutcome::Refused(refusals) => {
+                let basis = self.basis(&pending);
+                self.outgoing.extend(refuse(pending, refusals, basis));
+            }
         }
     }
 
-    fn choose(&mut self, pending: &mut PendingPlan) -> PlanOutcome {
-        let now = (self.clock)();
-        pending.now = now;
-        let mut instances: Vec<Arc<InstanceRequest>> = pending.job.request.instances.clone();
-        self.assign_slots(pending, &mut instances);
+    /// Finds nodes, or that there are none, without a search and without saying why.
+    fn choose(&mut self, pending: &PendingPlan, instances: &[Arc<InstanceRequest>]) -> PlanOutcome {
         let request = &pending.job.request;
-        for instance in instances.iter_mut().filter(|_| !pending.denied.is_empty()) {
-            Arc::make_mut(instance).excluded_nodes.extend(pending.denied.iter().cloned());
+        let found = if let [one] = instances {
+            let placed = self.replica.engine().try_place(one, pending.now);
+            placed.map(|placed| placed.map(|placed| vec![placed]))
+        } else {
+            let requests = instances.iter().map(|instance| (**instance).clone()).collect();
+            let batch = Batch::new(requests).with_mode(request.mode);
+            self.replica.engine().try_batch(&batch, pending.now)
+        };
+        match found {
+            Ok(Some(_)) if request.explain => PlanOutcome::Unexplained,
+            Ok(Some(placements)) => self.planned(pending, instances, &placements),
+            Ok(None) => PlanOutcome::NoRoom,
+            Err(invalid) => PlanOutcome::Invalid(invalid),
         }
-        pending.explanation = None;
-        if let Some(first) = instances.first().filter(|_| request.explain) {
-            // What cannot be explained cannot be placed either, which is said below.
-            pending.explanation = self.replica.engine().explain(first, now).ok().map(Box::new);
-        }
-        if let [one] = instances.as_slice() {
-            if request.quiet && matches!(self.replica.engine().try_place(one, now), Ok(None)) {
-                return PlanOutcome::NoRoom(Vec::new());
-            }
-            return match self.replica.engine().place(one, now) {
-                Ok(placement) => self.planned(pending, &instances, &[placement]),
-                Err(PlaceError::Invalid(invalid)) => PlanOutcome::Invalid(invalid),
-                Err(PlaceError::Refused(refusal)) => PlanOutcome::NoRoom(vec![*refusal]),
-            };
-        }
-        let requests = instances.iter().map(|instance| (**instance).clone()).collect();
-        let batch = Batch::new(requests).with_mode(request.mode);
-        match self.replica.engine().place_batch(&batch, now) {
-            Ok(outcome) if outcome.placements.is_empty() => PlanOutcome::NoRoom(
-                outcome.refused.into_iter().map(|(_, refusal)| refusal).collect(),
-            ),
-            Ok(outcome) => {
-                pending.left_out =
-                    outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
-                self.planned(pending, &instances, &outcome.placements)
+    }
+
+    /// Decides all of it here: for a request whose place was gone each time that the explainer had
+    /// found one.
+    fn search(
+        &mut self,
+        pending: &mut PendingPlan,
+        instances: &[Arc<InstanceRequest>],
+    ) -> PlanOutcome {
+        let outcome = if let [one] = instances {
+            let placed = self.replica.engine().place(one, pending.now);
+            placed.map(|placement| (vec![placement], Vec::new()))
+        } else {
+            let requests = instances.iter().map(|instance| (**instance).clone()).collect();
+            let batch = Batch::new(requests).with_mode(pending.job.request.mode);
+            let outcome = self.replica.engine().place_batch(&batch, pending.now);
+            outcome.map(|outcome| {
+                let refusals = outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
+                (outcome.placements, refusals)
+            })
+        };
+        match outcome {
+            Ok((placements, refusals)) if placements.is_empty() => PlanOutcome::Refused(refusals),
+            Ok((placements, refusals)) => {
+                pending.left_out = refusals;
+                self.planned(pending, instances, &placements)
             }
             Err(PlaceError::Invalid(invalid)) => PlanOutcome::Invalid(invalid),
-            Err(PlaceError::Refused(refusal)) => PlanOutcome::NoRoom(vec![*refusal]),
+            Err(PlaceError::Refused(refusal)) => PlanOutcome::Refused(vec![*refusal]),
         }
     }
 
     /// Claims placements in memory and makes the plan of them.
-    fn planned(
+    pub(super) fn planned(
         &mut self,
         pending: &PendingPlan,
         instances: &[Arc<InstanceRequest>],
@@ -326,8 +363,9 @@ impl Planner {
     }
 
     /// Perhaps it is a retry of what was granted before: the ledger has the answer.
-    fn ask(&mut self, mut pending: PendingPlan) {
+    pub(super) fn ask(&mut self, mut pending: PendingPlan) {
         pending.asked = true;
+        pending.is_question = true;
         let plan = self.bare_plan(&pending);
         self.send(pending, plan);
     }
@@ -356,13 +394,18 @@ impl Planner {
                 instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
             plan.body_hash = hash_of_asked(asked.iter().map(|(id, spec)| (*id, spec)));
         }
-        plan.basis = self.basis(pending.now);
+        plan.basis = self.basis(pending);
         plan
     }
 
-    fn basis(&mut self, now: Timestamp) -> Basis {
+    /// What a request is decided on: the fleet as it is here, unless it was decided elsewhere.
+    fn basis(&mut self, pending: &PendingPlan) -> Basis {
+        if let Some(basis) = &pending.basis {
+            return basis.clone();
+        }
         let policy = self.replica.engine().policy().hash().to_string();
-        Basis { policy, fleet_version: self.replica.cursor, now: now.0 }
+        let (fleet_version, now) = (self.replica.cursor, pending.now.0);
+        Basis { policy, fleet_version, now, in_flight: None }
     }
 
     fn send(&mut self, pending: PendingPlan, plan: Plan) {
@@ -410,63 +453,60 @@ impl Planner {
                 pending.granted(grant);
             }
             Ok(Verdict::Refused(by)) => self.refused(pending, by),
-            Err(error) => (pending.job.reply)(PlaceAnswer::Unknown(error)),
-            Ok(Verdict::Conflict(conflict)) => {
-                // A plan that only asks for an earlier answer names no node.
-                if let Some(metrics) = self.metrics.as_ref().filter(|_| !pending.asked) {
-                    metrics.conflict(conflict.guard.code());
-                }
+            Err(error) => pending.answer(PlaceAnswer::Unknown(error)),
+            // There was no earlier answer.
+            Ok(Verdict::Conflict(_)) if pending.is_question => {
+                pending.is_question = false;
                 pending.since = tick();
-                let requested_slot = !pending.job.request.slots.is_empty();
-                let lost_slot = matches!(conflict.guard, Guard::SlotTaken { .. });
-                // Another server filled the slot: there is nothing left to do.
-                if pending.tries >= TRIES || (requested_slot && lost_slot) {
-                    (pending.job.reply)(PlaceAnswer::Contended(conflict));
-                    return;
-                }
-                // The faster one has committed, so its events are in the log. A node that denies a
-                // plan based on the whole log is not planned on again.
-                self.follow_now();
-                if self.replica.cursor == pending.planned_at {
-                    match &conflict.guard {
-                        Guard::SlotTaken { slot, .. } => {
-                            pending.denied_slots.push(slot.in_workload())
-                        }
-                        _ => pending.denied.push(conflict.node.clone()),
-                    }
+                let fleet = self.replica.engine().fleet();
+                let is_placed = |it: &Arc<InstanceRequest>| fleet.node_of(it.id).is_some();
+                if pending.job.request.instances.iter().any(is_placed) {
+                    // Another server may have released it.
+                    self.follow_now();
                 }
                 self.plan(pending);
             }
+            Ok(Verdict::Conflict(conflict)) => self.plan_around(pending, conflict),
         }
+    }
+
+    /// Others were faster, or a node denied the plan.
+    fn plan_around(&mut self, mut pending: PendingPlan, conflict: Box<berth_ledger::Conflict>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.conflict(conflict.guard.code());
+        }
+        pending.since = tick();
+        let requested_slot = !pending.job.request.slots.is_empty();
+        let lost_slot = matches!(conflict.guard, Guard::SlotTaken { .. });
+        // Another server filled the slot: there is nothing left to do.
+        if pending.tries >= TRIES || (requested_slot && lost_slot) {
+            pending.answer(PlaceAnswer::Contended(conflict));
+            return;
+        }
+        // The faster one has committed, so its events are in the log. A node that denies a plan based
+        // on the whole log is not planned on again.
+        self.follow_now();
+        if self.replica.cursor == pending.planned_at {
+            match &conflict.guard {
+                Guard::SlotTaken { slot, .. } => pending.denied_slots.push(slot.in_workload()),
+                _ => pending.denied.push(conflict.node.clone()),
+            }
+        }
+        self.plan(pending);
     }
 
     /// The ledger refused for a reason that another node would not change: recorded like any other.
     fn refused(&mut self, pending: PendingPlan, by: RefusalReason) {
-        let is_a_decision =
-            matches!(by, RefusalReason::Quota { .. } | RefusalReason::PoolExhausted { .. });
-        if !is_a_decision || pending.job.request.quiet {
-            (pending.job.reply)(PlaceAnswer::Refused(by));
+        let basis = self.basis(&pending);
+        let Some(op) = record_refusal(&pending, &by, basis) else {
+            pending.answer(PlaceAnswer::Refused(by));
             return;
-        }
-        let code = by.code();
-        let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
-        let op = self.record(&pending, code, outcome);
+        };
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
-            (pending.job.reply)(answer);
+            pending.answer(answer);
         });
         self.outgoing.push(Job { op, reply });
-    }
-
-    /// The record of a decision that placed nothing.
-    fn record(&mut self, pending: &PendingPlan, code: &str, outcome: DecisionOutcome) -> Op {
-        let request = &pending.job.request;
-        let instances = request.instances.clone();
-        let asked = instances.iter().map(|instance| (instance.id, self.spec(instance))).collect();
-        let (id, tenant) = (Text::clone(&request.request_id), Text::clone(&request.tenant));
-        let basis = self.basis(pending.now);
-        let record = DecisionRecord::new(id, tenant, basis, asked, outcome);
-        named(request, "refuse", code, Op::Record(vec![record]))
     }
 
     /// Has the ledger say whether it would grant a plan, by the same code that would.
@@ -475,15 +515,15 @@ impl Planner {
             Ok(Answer::Plan(Verdict::Granted(grant)) | Answer::Repeated(grant)) => {
                 pending.granted(grant);
             }
-            Ok(Answer::Plan(Verdict::Refused(by))) => (pending.job.reply)(PlaceAnswer::Refused(by)),
+            Ok(Answer::Plan(Verdict::Refused(by))) => pending.answer(PlaceAnswer::Refused(by)),
             Ok(Answer::Plan(Verdict::Conflict(conflict))) => {
-                (pending.job.reply)(PlaceAnswer::Contended(conflict));
+                pending.answer(PlaceAnswer::Contended(conflict));
             }
             Ok(other) => {
                 let error = LedgerError::Corrupt(format!("{other:?}"));
-                (pending.job.reply)(PlaceAnswer::Unknown(error));
+                pending.answer(PlaceAnswer::Unknown(error));
             }
-            Err(error) => (pending.job.reply)(PlaceAnswer::Unknown(error)),
+            Err(error) => pending.answer(PlaceAnswer::Unknown(error)),
         });
         self.outgoing.push(Job { op: Op::DryRun(plan), reply });
     }
@@ -499,78 +539,6 @@ impl Planner {
             }
         }
     }
-
-    /// No room: records the refusal, counts the demand, and answers the caller.
-    fn refuse(&mut self, mut pending: PendingPlan, refusals: Vec<Refusal>) {
-        // What waits is tried again when something makes room: no need to look for it now, and the
-        // planner would stand still for each of many.
-        if pending.job.request.quiet {
-            (pending.job.reply)(PlaceAnswer::NoRoom(refusals));
-            return;
-        }
-        // Others may have made room since: look once before saying no.
-        if pending.tries == 1 && self.follow_now() {
-            self.plan(pending);
-            return;
-        }
-        // Expired leases hold room that is not used.
-        if pending.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
-            pending.tries = pending.tries.max(2);
-            self.follow_now();
-            self.plan(pending);
-            return;
-        }
-        // A dry run leaves no trace, and what was recorded once need not be again.
-        if pending.job.request.dry_run {
-            (pending.job.reply)(PlaceAnswer::NoRoom(refusals));
-            return;
-        }
-        // What was granted once is never refused later, though it may be gone and its room taken.
-        if !pending.asked {
-            self.ask(pending);
-            return;
-        }
-        let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code.as_ref());
-        let code = code.to_owned();
-        let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
-        let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
-        let mut ops = vec![self.record(&pending, &code, outcome)];
-        let instances = pending.job.request.instances.clone();
-        for instance in &instances {
-            ops.push(Op::Demand(UnmetDemand {
-                tenant: instance.tenant.clone(),
-                code: code.clone(),
-                spec: self.spec(instance).as_str().to_owned(),
-                times: 1,
-                first_at: 0,
-                last_at: 0,
-            }));
-        }
-        let mut reply = Some(pending.job.reply);
-        let mut refusals = Some(refusals);
-        let last = ops.len() - 1;
-        for (number, op) in ops.into_iter().enumerate() {
-            // The caller is answered when the last of it is durable.
-            let done = if number == last { reply.take().zip(refusals.take()) } else { None };
-            let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-                if let Some((reply, refusals)) = done {
-                    reply(
-                        answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::NoRoom(refusals)),
-                    );
-                }
-            });
-            self.outgoing.push(Job { op, reply });
-        }
-    }
-}
-
-/// An operation under the name of its caller.
-fn named(request: &PlaceRequest, action: &str, subject: &str, op: Op) -> Op {
-    let Some(by) = &request.by else { return op };
-    let (actor, origin) = (Text::clone(&by.name), Text::clone(&by.origin));
-    let request_id = Some(Text::clone(&request.request_id));
-    let (action, subject) = (Text::from(action), Text::from(subject));
-    Op::Audited(Box::new(Audited { actor, origin, action, subject, request_id, op }))
 }
 
 /// Nodes whose rules a plan raises, once for each claim that does.

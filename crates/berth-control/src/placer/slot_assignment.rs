@@ -8,7 +8,8 @@ use std::sync::Arc;
 use berth_engine::InstanceRequest;
 use berth_ledger::{ClaimKey, Slot, SlotKey, Text};
 
-use super::planner::{PendingPlan, Planner};
+use super::pending_plan::PendingPlan;
+use super::planner::Planner;
 
 /// A slot that is assigned to an instance.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use crate::placement::{
     Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
 };
 use crate::placer::{Actor, PlaceAnswer};
+use crate::tenant_limits::LimitKind;
 
 /// What became of a placement.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub async fn place(
     request_id: Option<String>,
 ) -> ControlResult<Outcome> {
     let prepared = prepare(control, caller, request, request_id).await?;
+    let kind = if prepared.request.dry_run { LimitKind::DryRuns } else { LimitKind::Placements };
+    control.admit(caller, &prepared.tenant, kind, prepared.instances().len())?;
     if prepared.is_waiting() && !prepared.request.dry_run {
         return place_or_wait(control, caller, prepared).await;
     }
@@ -66,6 +69,9 @@ async fn place_or_wait(
     let mut problem = None;
     if control.queue.waiting() == 0 {
         let answer = decide(control, &prepared, Some(actor(caller)), false).await;
+        if matches!(answer, PlaceAnswer::NoRoom(_)) {
+            control.charge_refusal(caller, &prepared.tenant);
+        }
         let may_wait = matches!(
             answer,
             PlaceAnswer::NoRoom(_) | PlaceAnswer::Contended(_) | PlaceAnswer::Refused(_)
@@ -84,6 +90,7 @@ async fn place_or_wait(
             Err(error) => return Err(error),
         }
     }
+    control.admit(caller, &prepared.tenant, LimitKind::Tickets, 1)?;
     let ticket = enqueue(control, caller, prepared.request, problem).await?;
     Ok(Outcome::Waits(ticket))
 }

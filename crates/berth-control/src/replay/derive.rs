@@ -16,6 +16,8 @@ pub(super) struct Question {
     wanted: String,
     was_granted: bool,
     keeps_detail: bool,
+    /// How many plans were under way, where it was counted.
+    pub(super) in_flight: Option<usize>,
 }
 
 impl Question {
@@ -39,7 +41,9 @@ impl Question {
             DecisionOutcome::Refused { detail, .. } => (false, detail.is_some()),
         };
         let now = Timestamp(record.basis.now);
-        Ok(Self { requests, now, wanted: recorded.to_string(), was_granted, keeps_detail })
+        let wanted = recorded.to_string();
+        let in_flight = record.basis.in_flight.and_then(|count| usize::try_from(count).ok());
+        Ok(Self { requests, now, wanted, was_granted, keeps_detail, in_flight })
     }
 
     /// Whether this is, byte for byte, the recorded answer.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use berth_engine::{InstanceId, Policy, Timestamp};
 use berth_ledger::{
     Allocation, Decision, DecisionOutcome, Event, EventBody, Ledger, LedgerError, Micros, Segment,
-    Text,
+    Text, writer_of_chain,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -95,7 +95,7 @@ impl PastFleet {
         heartbeats: HeartbeatAssumption,
         before: usize,
     ) -> Result<Option<Self>, LedgerError> {
-        let chain = decision.id.split('/').next().unwrap_or("");
+        let chain = writer_of_chain(decision.id.split('/').next().unwrap_or(""));
         let mut past = Self {
             replica: FleetReplica::new(policy.clone()),
             version: 0,
@@ -208,14 +208,7 @@ impl PastFleet {
             self.replica.engine().set_policy(self.policy.clone());
             let own = self.in_flight(|origin| origin == &self.origin);
             let all = self.in_flight(|_| true);
-            let mut sets = vec![own];
-            // Another lane of the same server has another name.
-            if all.len() != sets[0].len() {
-                sets.push(all);
-            }
-            if !sets[0].is_empty() {
-                sets.push(Vec::new());
-            }
+            let sets = sets_in_flight(own, all, question.in_flight);
             for plans in &sets {
                 for answer in self.ask(plans, question)? {
                     if question.is_answered_by(&answer) {
@@ -267,6 +260,31 @@ impl Commit {
 }
 
 /// The instances that a decision placed.
+/// Which plans may have been under way, the likeliest first.
+fn sets_in_flight(
+    own: Vec<Allocation>,
+    all: Vec<Allocation>,
+    counted: Option<usize>,
+) -> Vec<Vec<Allocation>> {
+    let mut sets = Vec::new();
+    // They were granted in the order in which they were made, if there is one writer.
+    let first =
+        |plans: &[Allocation]| counted.map(|count| plans[..count.min(plans.len())].to_vec());
+    sets.extend(first(&own));
+    // Another lane of the same server has another name.
+    if all.len() != own.len() {
+        sets.extend(first(&all));
+        sets.push(own.clone());
+        sets.push(all);
+    } else {
+        sets.push(own.clone());
+    }
+    if !own.is_empty() {
+        sets.push(Vec::new());
+    }
+    sets
+}
+
 fn granted(decision: &Decision) -> FxHashSet<InstanceId> {
     match &decision.record.outcome {
         DecisionOutcome::Granted(placed) => placed.iter().map(|at| at.instance).collect(),

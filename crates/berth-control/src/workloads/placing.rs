@@ -136,6 +136,7 @@ pub(super) async fn await_outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Pla
             );
             PlaceOutcome::Retry
         }
+        PlaceAnswer::Busy => PlaceOutcome::Retry,
         PlaceAnswer::NoRoom(refusals) => {
             PlaceOutcome::Refused(refusals.into_iter().next().map(refusal_failure))
         }

@@ -3,7 +3,9 @@
 
 use super::failure_sets::{FailureSets, FilterSet};
 use super::{FilterCount, NearestMiss, Refusal};
-use crate::filter::{FILTERS, FilterId, FilterTest, all_failures};
+use crate::filter::{
+    FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests, run_filter,
+};
 use crate::fleet::{NodeIndex, NodeRow};
 use crate::model::{Demand, Evidence, NodeId, Room, Used};
 use crate::prepared_request::PreparedRequest;
@@ -27,8 +29,17 @@ pub(crate) struct Diagnosis {
 /// How far a node is from passing; smaller is closer. Ties are decided by the order of ids.
 type Closeness = i64;
 
-/// Judges every node and notes which filters keep it out.
-pub(crate) fn diagnose(prepared: &PreparedRequest<'_>) -> Diagnosis {
+/// What is known of nodes before a diagnosis, one bit each.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PassedTests<'a> {
+    /// Nodes that pass every filter about the node alone.
+    pub(crate) node: &'a [u64],
+    /// Nodes whose facts meet the request's requirements.
+    pub(crate) facts: &'a [u64],
+}
+
+/// Judges every node and notes which filters keep it out. What is known already is not tested again.
+pub(crate) fn diagnose(prepared: &PreparedRequest<'_>, passed: PassedTests<'_>) -> Diagnosis {
     let filters = FILTERS.len();
     let mut diagnosis = Diagnosis {
         removed: vec![0; filters],
@@ -38,41 +49,84 @@ pub(crate) fn diagnose(prepared: &PreparedRequest<'_>) -> Diagnosis {
         lack_only_room: Vec::new(),
         waiting_may_help: false,
     };
+    let tests = Tests {
+        prepared,
+        passed,
+        filters: FilterId::all().filter(|id| !prepared.policy.is_off(*id)).collect(),
+        // The same answer for every node.
+        passes_request_tests: passes_request_tests(prepared),
+    };
     for (id, index) in prepared.fleet.nodes_in_order() {
-        diagnosis.inspect_node(prepared, id, index);
+        diagnosis.inspect_node(&tests, id, index);
     }
     diagnosis
 }
 
+/// The filters that a node is tested with.
+struct Tests<'a> {
+    prepared: &'a PreparedRequest<'a>,
+    passed: PassedTests<'a>,
+    filters: Vec<FilterId>,
+    passes_request_tests: bool,
+}
+
+impl Tests<'_> {
+    /// Calls `note` for every filter that removes the node, in order.
+    fn for_each_failure(&self, index: NodeIndex, row: &NodeRow, note: &mut FailureNote<'_>) {
+        let prepared = self.prepared;
+        let has_bit = |words: &[u64]| {
+            words.get(index.block()).is_some_and(|word| word >> index.lane() & 1 == 1)
+        };
+        let passes_node_tests = has_bit(self.passed.node);
+        let passes_static_tests = has_bit(self.passed.facts);
+        let passes_neighbour_tests = passes_neighbour_tests(prepared, index);
+        for &id in &self.filters {
+            let is_passed = match id.filter().test {
+                FilterTest::Request(_) => self.passes_request_tests,
+                FilterTest::Node(_) => passes_node_tests,
+                FilterTest::Static(_) => passes_static_tests,
+                FilterTest::Neighbour(_) => passes_neighbour_tests,
+                FilterTest::Load(_) => false,
+            };
+            if !is_passed && let Err(evidence) = run_filter(id, prepared, index, row) {
+                note(id, evidence);
+            }
+        }
+    }
+}
+
+type FailureNote<'a> = dyn FnMut(FilterId, Evidence) + 'a;
+
 impl Diagnosis {
-    fn inspect_node(&mut self, prepared: &PreparedRequest<'_>, id: &NodeId, index: NodeIndex) {
-        let Some(row) = prepared.fleet.row(index) else {
+    fn inspect_node(&mut self, tests: &Tests<'_>, id: &NodeId, index: NodeIndex) {
+        let Some(row) = tests.prepared.fleet.row(index) else {
             return;
         };
-        let failures = all_failures(prepared, index, row);
-        let of_room = |(filter, _): &(FilterId, Evidence)| {
-            matches!(filter.filter().test, FilterTest::Load(_))
-        };
-        if !failures.is_empty() && failures.iter().all(of_room) {
+        let (mut first, mut failures, mut lacks_only_room) = (None, 0, true);
+        let (mut failed, mut is_transient) = (FilterSet::default(), true);
+        tests.for_each_failure(index, row, &mut |filter, evidence| {
+            failures += 1;
+            failed = failed.with(filter);
+            is_transient &= filter.filter().transient;
+            lacks_only_room &= matches!(filter.filter().test, FilterTest::Load(_));
+            first.get_or_insert((filter, evidence));
+        });
+        let Some((first, evidence)) = first else { return };
+        if lacks_only_room {
             self.lack_only_room.push(index);
         }
-        if let [(single, _)] = failures.as_slice() {
-            let place = usize::from(single.0);
+        let place = usize::from(first.0);
+        if failures == 1 {
             self.only[place] += 1;
         }
-        let failed = failures.iter().fold(FilterSet::default(), |set, (id, _)| set.with(*id));
         self.sets.note(failed, index);
-        self.waiting_may_help = self.waiting_may_help
-            || (failures.iter().all(|(id, _)| id.filter().transient)
-                && holds_when_empty(prepared, row));
-        if let Some((first, evidence)) = failures.into_iter().next() {
-            let place = usize::from(first.0);
-            self.removed[place] += 1;
-            let closeness = evidence.shortfall().unwrap_or(0);
-            let nearest = &mut self.nearest[place];
-            if nearest.as_ref().is_none_or(|(least, _, _)| closeness < *least) {
-                *nearest = Some((closeness, id.clone(), evidence));
-            }
+        self.waiting_may_help =
+            self.waiting_may_help || (is_transient && holds_when_empty(tests.prepared, row));
+        self.removed[place] += 1;
+        let closeness = evidence.shortfall().unwrap_or(0);
+        let nearest = &mut self.nearest[place];
+        if nearest.as_ref().is_none_or(|(least, _, _)| closeness < *least) {
+            *nearest = Some((closeness, id.clone(), evidence));
         }
     }
 }

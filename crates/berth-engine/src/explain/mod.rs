@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
 use crate::prepared_request::Notice;
 
-pub(crate) use diagnosis::{Diagnosis, describe, diagnose};
+pub(crate) use diagnosis::{Diagnosis, PassedTests, describe, diagnose};
 pub(crate) use failure_sets::FilterSet;
 pub(crate) use table::explain_choice;
 

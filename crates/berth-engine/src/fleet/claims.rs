@@ -11,7 +11,7 @@ use super::changes::{Change, ChangeKind, Claimant};
 use super::columns::NodeIndex;
 use super::index::Location;
 use super::rows::{ExtraClass, Host, InstanceRow, NodeRow, RareAttributes};
-use super::{Fleet, Symbol};
+use super::{Fleet, FleetChange, Symbol};
 use crate::affinity::{Operator, Strength};
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId};
 
@@ -42,12 +42,34 @@ impl Fleet {
     /// # Errors
     /// When the node is unknown or the instance is already placed; nothing has changed then.
     pub fn claim(&mut self, request: &InstanceRequest, node: &NodeId) -> Result<(), ClaimError> {
-        let index = self.index_of(node).ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
-        if let Some(at) = self.node_of(request.id) {
-            return Err(ClaimError::AlreadyPlaced { id: request.id, node: at.clone() });
-        }
+        let index = self.claimable(request, node)?;
         self.claim_at(request, index);
+        self.journal.record(|| FleetChange::Claim(Arc::new(request.clone()), node.clone()));
         Ok(())
+    }
+
+    /// [`Fleet::claim`] of a request that is shared, and so need not be copied for followers.
+    ///
+    /// # Errors
+    /// As [`Fleet::claim`].
+    pub fn claim_shared(
+        &mut self,
+        request: &Arc<InstanceRequest>,
+        node: &NodeId,
+    ) -> Result<(), ClaimError> {
+        let index = self.claimable(request, node)?;
+        self.claim_at(request, index);
+        self.journal.record(|| FleetChange::Claim(Arc::clone(request), node.clone()));
+        Ok(())
+    }
+
+    /// The place of a node, if the instance may be recorded there.
+    fn claimable(&self, request: &InstanceRequest, node: &NodeId) -> Result<NodeIndex, ClaimError> {
+        let index = self.index_of(node).ok_or_else(|| ClaimError::UnknownNode(node.clone()))?;
+        match self.node_of(request.id) {
+            Some(at) => Err(ClaimError::AlreadyPlaced { id: request.id, node: at.clone() }),
+            None => Ok(index),
+        }
     }
 
     pub(crate) fn claim_at(&mut self, request: &InstanceRequest, index: NodeIndex) {
@@ -90,6 +112,7 @@ impl Fleet {
         let Some(instance) = self.instances[number as usize].as_mut() else { return false };
         let (index, old) = (instance.host.index(), instance.clone());
         instance.resources = resources;
+        self.journal.record(|| FleetChange::Resize(id, resources));
         let claimant = (instance.tenant, instance.workload);
         if let Some(row) = self.rows[index.as_usize()].as_mut() {
             row.used.charge(&old.resources, old.host.is_cpu_capped(), -1);
@@ -104,10 +127,17 @@ impl Fleet {
 
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
-        let instance = self.remove_instance(id)?;
+        let node = self.undo_claim(id)?;
         if !self.leaving.is_empty() {
             self.leaving.remove(&id);
         }
+        self.journal.record(|| FleetChange::Release(id));
+        Some(node)
+    }
+
+    /// Undoes what a plan claimed while it searched; followers never learn of it.
+    pub(crate) fn undo_claim(&mut self, id: InstanceId) -> Option<NodeId> {
+        let instance = self.remove_instance(id)?;
         self.detach_volumes(&instance);
         self.release_texts(&instance);
         self.row(instance.host.index()).map(|row| row.id.clone())

@@ -12,6 +12,7 @@ mod fingerprint;
 mod ids;
 mod index;
 mod interner;
+mod journal;
 mod nodes;
 mod posting;
 mod ranges;
@@ -35,6 +36,7 @@ pub(crate) use what_if::TriedNode;
 pub(crate) use claims::DetachedInstance;
 
 pub use claims::ClaimError;
+pub use journal::FleetChange;
 pub use nodes::{NodeUsage, UsedOf};
 
 use crate::affinity::Topology;
@@ -106,6 +108,7 @@ pub struct Fleet {
     leaving: FxHashSet<InstanceId>,
     rules_gen: u64,
     rank_gen: u64,
+    journal: journal::Journal,
 }
 
 impl Default for Fleet {
@@ -145,6 +148,7 @@ impl Fleet {
             leaving: FxHashSet::default(),
             rules_gen: 0,
             rank_gen: 0,
+            journal: journal::Journal::default(),
         }
     }
 
@@ -175,6 +179,7 @@ impl Fleet {
 
     /// Defines a group, or changes its rules. Members stay.
     pub fn put_group(&mut self, group: Group) {
+        self.journal.record(|| FleetChange::PutGroup(Box::new(group.clone())));
         self.rules_gen += 1;
         match self.groups.get_mut(&group.id) {
             Some(row) => row.group = group,
@@ -203,6 +208,7 @@ impl Fleet {
     pub fn remove_group(&mut self, id: &str) -> bool {
         let empty = self.groups.get(id).is_some_and(|row| row.presence.nodes.is_empty());
         if empty {
+            self.journal.record(|| FleetChange::RemoveGroup(id.to_owned()));
             self.rules_gen += 1;
             self.groups.remove(id);
         }
@@ -213,6 +219,7 @@ impl Fleet {
     pub fn remove_volume(&mut self, id: &str) -> bool {
         let unused = self.volumes.get(id).is_some_and(|volume| volume.attached_to.is_none());
         if unused {
+            self.journal.record(|| FleetChange::RemoveVolume(id.to_owned()));
             self.volumes.remove(id);
         }
         unused
@@ -226,6 +233,12 @@ impl Fleet {
 
     /// Defines a volume, or moves it.
     pub fn put_volume(&mut self, volume: Volume) {
+        self.journal.record(|| FleetChange::PutVolume(Box::new(volume.clone())));
+        self.restore_volume(volume);
+    }
+
+    /// Puts a volume back as it was before a plan claimed and undid.
+    pub(crate) fn restore_volume(&mut self, volume: Volume) {
         self.volumes.insert(volume.id.clone(), volume);
     }
 
@@ -237,6 +250,7 @@ impl Fleet {
         } else {
             self.leaving.remove(&id);
         }
+        self.journal.record(|| FleetChange::SetLeaving(id, leaving));
     }
 
     pub(crate) fn is_leaving(&self, id: InstanceId) -> bool {
@@ -245,12 +259,14 @@ impl Fleet {
 
     /// States whether an environment has a current bundle of secrets.
     pub fn set_secrets(&mut self, env: &str, present: bool) {
+        self.journal.record(|| FleetChange::SetSecrets(env.to_owned(), present));
         self.secrets.insert(env.to_owned(), present);
     }
 
     /// States how many overlay addresses are left, or that they are not counted here. From then on
     /// every claim takes one and every release gives one back.
     pub fn set_free_addresses(&mut self, free: Option<u64>) {
+        self.journal.record(|| FleetChange::SetFreeAddresses(free));
         self.free_addresses = free;
     }
 
@@ -292,6 +308,12 @@ impl Fleet {
 
     pub(crate) const fn ranges(&self) -> &Ranges {
         &self.ranges
+    }
+
+    /// Whether a placed instance has a hard rule that tells others apart by their id or name.
+    #[must_use]
+    pub fn has_rules_on_instances(&self) -> bool {
+        self.index.has_rules_on_instances()
     }
 
     pub(crate) fn row(&self, index: NodeIndex) -> Option<&NodeRow> {

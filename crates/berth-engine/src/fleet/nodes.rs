@@ -13,7 +13,7 @@ use super::changes::{Change, ChangeKind};
 use super::columns::{Column, LANES, NodeIndex};
 use super::index::Location;
 use super::rows::{ExtraClass, NodeRow, Profile};
-use super::{Fleet, NO_DOMAIN, Symbol};
+use super::{Fleet, FleetChange, NO_DOMAIN, Symbol};
 use crate::affinity::Topology;
 use crate::model::{
     BootOutcome, InstanceId, InvalidNode, Limits, NodeFacts, NodeId, NodeState, Timestamp, Used,
@@ -54,7 +54,9 @@ impl Fleet {
     /// # Errors
     /// When the facts cannot be stored; nothing has changed then.
     pub fn add_node(&mut self, facts: &NodeFacts) -> Result<(), InvalidNode> {
-        self.put_node(facts).map(drop)
+        self.put_node(facts)?;
+        self.journal.record(|| FleetChange::AddNode(Box::new(facts.clone())));
+        Ok(())
     }
 
     pub(crate) fn put_node(&mut self, facts: &NodeFacts) -> Result<NodeIndex, InvalidNode> {
@@ -184,6 +186,15 @@ impl Fleet {
 
     /// Removes an empty node. Returns whether it was there and is gone.
     pub fn remove_node(&mut self, id: &NodeId) -> bool {
+        let gone = self.drop_node(id);
+        if gone {
+            self.journal.record(|| FleetChange::RemoveNode(id.clone()));
+        }
+        gone
+    }
+
+    /// Removes an empty node without telling followers.
+    pub(super) fn drop_node(&mut self, id: &NodeId) -> bool {
         let Some(index) = self.index_of(id) else {
             return false;
         };
@@ -202,6 +213,7 @@ impl Fleet {
         let Some(index) = self.index_of(id) else { return false };
         let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
         row.heartbeat_at = row.heartbeat_at.max(at);
+        self.journal.record(|| FleetChange::Heartbeat(row.id.clone(), at));
         self.heartbeats.push(index);
         // Without decisions the list is never drained; each node is needed only once.
         if self.heartbeats.len() > 2 * self.indexes_by_id.len() {
@@ -218,6 +230,7 @@ impl Fleet {
         row.boots.push(outcome);
         row.boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut row.boots);
+        self.journal.record(|| FleetChange::Boot(id.clone(), outcome));
         self.changes.push(Change::new(index, ChangeKind::Facts));
         true
     }
@@ -229,6 +242,7 @@ impl Fleet {
         row.state = state;
         self.generation += 1;
         row.constraint_gen = self.generation;
+        self.journal.record(|| FleetChange::SetState(id.clone(), state));
         self.log_fact_change(index);
         true
     }

@@ -1,5 +1,5 @@
 //! Nodes that are put into the fleet to try something, and taken out again: afterwards everything is
-//! as it was, generations included.
+//! as it was, generations included, and followers never learn of it.
 
 use super::Fleet;
 use crate::model::{NodeFacts, NodeId};
@@ -27,7 +27,7 @@ impl Fleet {
     pub(crate) fn take_back_node(&mut self, tried: TriedNode) {
         let TriedNode { id, before, generation } = tried;
         match before {
-            None => drop(self.remove_node(&id)),
+            None => _ = self.drop_node(&id),
             Some((facts, constraint_gen)) => {
                 let restored = self.put_node(&facts).ok();
                 let row = restored.and_then(|index| self.rows[index.as_usize()].as_mut());

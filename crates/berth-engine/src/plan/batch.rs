@@ -8,7 +8,9 @@ use super::batch_fixes::Asked;
 use super::search::{self, Budget};
 use crate::engine::{Engine, FixLeads, NodeChoice, PlaceError, Placement, Reuse};
 use crate::explain::{Refusal, SearchEnd};
-use crate::model::{Amounts, InstanceId, InstanceRequest, InvalidRequest, Timestamp, Volume};
+use crate::model::{
+    Amounts, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp, Volume,
+};
 
 /// How many of a batch must be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -86,15 +88,77 @@ impl Engine {
         now: Timestamp,
     ) -> Result<BatchOutcome, PlaceError> {
         self.validate_batch(batch)?;
-        // Claiming and releasing detaches a volume that was kept for an instance of the batch.
-        let volumes = batch.requests.iter().flat_map(|request| &request.volumes);
-        let volumes: Vec<Volume> =
-            volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect();
+        let volumes = self.volumes_of(batch);
         let (assignment, end) = self.assign(batch, now);
-        volumes.iter().for_each(|volume| self.fleet.put_volume(volume.clone()));
+        volumes.iter().for_each(|volume| self.fleet.restore_volume(volume.clone()));
         let outcome = self.build_outcome(batch, &assignment, end, now);
-        volumes.into_iter().for_each(|volume| self.fleet.put_volume(volume));
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
         Ok(outcome)
+    }
+
+    /// Chooses nodes for a batch if each instance finds one in the given order: what
+    /// [`Engine::place_batch`] answers then, without searching or explaining where it does not.
+    ///
+    /// # Errors
+    /// When a request is not valid.
+    pub fn try_batch(
+        &mut self,
+        batch: &Batch,
+        now: Timestamp,
+    ) -> Result<Option<Vec<Placement>>, InvalidRequest> {
+        self.validate_batch(batch)?;
+        let volumes = self.volumes_of(batch);
+        let order: Vec<usize> = (0..batch.requests.len()).collect();
+        let greedy = self.try_in_order(batch, &order, now);
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
+        if count_placed(&greedy) < batch.requests.len() {
+            return Ok(None);
+        }
+        let placed = batch.requests.iter().zip(greedy);
+        let placed = placed
+            .filter_map(|(request, picked)| Some(self.placement(request, picked?, now)))
+            .collect();
+        Ok(Some(placed))
+    }
+
+    /// Whether these instances can go to these nodes, all of them and each with the others there.
+    pub fn admits_all(&mut self, planned: &[(&InstanceRequest, NodeId)], now: Timestamp) -> bool {
+        let mut volumes = Vec::new();
+        for (request, _) in planned {
+            let kept = request.volumes.iter().filter_map(|id| self.fleet.volume(id).cloned());
+            volumes.extend(kept);
+        }
+        let mut rest: Vec<usize> = (0..planned.len()).collect();
+        let mut claimed = Vec::new();
+        loop {
+            let before = rest.len();
+            rest.retain(|&place| {
+                let (request, node) = &planned[place];
+                if self.check(request, node, now).is_err() {
+                    return true;
+                }
+                if let Some(index) = self.fleet.index_of(node) {
+                    self.fleet.claim_at(request, index);
+                    claimed.push(request.id);
+                }
+                false
+            });
+            // One that waits for another may find it placed now.
+            if rest.is_empty() || rest.len() == before {
+                break;
+            }
+        }
+        for id in claimed.into_iter().rev() {
+            self.fleet.undo_claim(id);
+        }
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
+        rest.is_empty()
+    }
+
+    /// Volumes of a batch: claiming and undoing detaches one that was kept for an instance of it.
+    pub(super) fn volumes_of(&self, batch: &Batch) -> Vec<Volume> {
+        let volumes = batch.requests.iter().flat_map(|request| &request.volumes);
+        volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect()
     }
 
     fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {
@@ -199,7 +263,7 @@ impl Engine {
     ) {
         for (request, picked) in requests.iter().zip(assignment).rev() {
             if picked.is_some() {
-                self.fleet.release(request.id);
+                self.fleet.undo_claim(request.id);
             }
         }
     }

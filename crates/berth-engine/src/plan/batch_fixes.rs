@@ -11,7 +11,7 @@ use crate::engine::{
 };
 use crate::explain::{Fix, Refusal};
 use crate::fleet::{DetachedInstance, NodeIndex, TriedNode};
-use crate::model::{Amounts, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp, Volume};
+use crate::model::{Amounts, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp};
 use crate::prepared_request::PreparedRequest;
 
 /// How often the whole batch may be placed again to explain one refusal.
@@ -108,9 +108,7 @@ impl Engine {
 
     /// The most that is placed greedily, in the order given or the largest first.
     fn try_greedily(&mut self, batch: &Batch, now: Timestamp) -> (usize, Assignment) {
-        let volumes = batch.requests.iter().flat_map(|request| &request.volumes);
-        let volumes: Vec<Volume> =
-            volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect();
+        let volumes = self.volumes_of(batch);
         let given: Vec<usize> = (0..batch.requests.len()).collect();
         let mut best = self.try_in_order(batch, &given, now);
         let order = largest_first(&batch.requests);
@@ -120,7 +118,7 @@ impl Engine {
                 best = sorted;
             }
         }
-        volumes.into_iter().for_each(|volume| self.fleet.put_volume(volume));
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
         (count_placed(&best), best)
     }
 
@@ -322,7 +320,7 @@ impl BatchSearch<'_> {
             placed += 1;
         }
         for id in claimed.into_iter().rev() {
-            self.engine.fleet.release(id);
+            self.engine.fleet.undo_claim(id);
         }
         let ids: Vec<InstanceId> = gone.iter().map(|(id, ..)| *id).collect();
         for (_, instance, index) in gone.into_iter().rev() {

@@ -156,7 +156,7 @@ impl Search<'_> {
             if self.descend(engine, others, assignment, budget) {
                 return true;
             }
-            engine.fleet.release(request.id);
+            engine.fleet.undo_claim(request.id);
             assignment[place] = None;
         }
         false

@@ -225,6 +225,9 @@ impl SlotStore {
                     }
                     _ => tokio::time::sleep(Duration::from_millis(5 * u64::from(tried))).await,
                 },
+                PlaceAnswer::Busy => {
+                    tokio::time::sleep(Duration::from_millis(5 * u64::from(tried))).await;
+                }
                 PlaceAnswer::Invalid(invalid) => {
                     // It has a slot from another request.
                     return match self.find_claim(request.id).await? {

@@ -131,6 +131,10 @@ pub(super) fn decision(out: &mut String, record: &DecisionRecord) {
     number(out, record.basis.fleet_version);
     out.push_str(",\"now\":");
     number(out, record.basis.now);
+    if let Some(in_flight) = record.basis.in_flight {
+        out.push_str(",\"in_flight\":");
+        number(out, i64::from(in_flight));
+    }
     out.push_str("},\"asked\":[");
     for (place, (asked, spec)) in record.asked.iter().enumerate() {
         out.push_str(if place == 0 { "[" } else { ",[" });
@@ -261,11 +265,12 @@ mod tests {
             constraint_gen: 2,
         };
         let refused = DecisionOutcome::Refused { code: "no".to_owned(), detail: Some("{}".into()) };
-        for outcome in [DecisionOutcome::Granted(vec![placed.clone(), placed]), refused] {
+        let granted = DecisionOutcome::Granted(vec![placed.clone(), placed]);
+        for (outcome, in_flight) in [(granted, None), (refused, Some(5))] {
             let record = DecisionRecord {
                 request_id: Text::from("r"),
                 tenant: Text::from("o\u{7f}"),
-                basis: Basis { policy: "ff".to_owned(), fleet_version: 12, now: 34 },
+                basis: Basis { policy: "ff".to_owned(), fleet_version: 12, now: 34, in_flight },
                 asked: vec![(id, 0), (id, 4)],
                 specs: Vec::new(),
                 outcome,

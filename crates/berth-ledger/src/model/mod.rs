@@ -34,8 +34,8 @@ pub use op::{
 pub(crate) use plan::half_hash_of;
 pub use plan::{Basis, DEFAULT_LEASE_S, NodeVersion, Plan, PlannedClaim, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
-pub use receipt::{DecisionOutcome, DecisionRecord, PlacedInstance};
-pub(crate) use receipt::{link, pack as pack_decisions, unpack as unpack_decisions};
+pub use receipt::{DecisionOutcome, DecisionRecord, PlacedInstance, writer_of_chain};
+pub(crate) use receipt::{REFUSALS, link, pack as pack_decisions, unpack as unpack_decisions};
 pub use service::{
     AuditEntry, AuditFilter, Audited, Document, Expect, QuotaUse, StoredPolicy, TenantUse,
 };

@@ -129,6 +129,10 @@ pub struct Basis {
     /// The planner's clock, in whole seconds; 0 in receipts without it.
     #[serde(default)]
     pub now: i64,
+    /// Instances in that fleet that the planner had claimed and the ledger had not granted yet, where
+    /// it was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
 }
 
 /// Claims to be granted together or not at all.

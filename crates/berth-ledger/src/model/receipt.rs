@@ -8,6 +8,15 @@ use super::claim::{Spec, Text};
 use super::event::SpecList;
 use super::plan::Basis;
 
+/// What the name of a writer's chain of refusals has after the writer's own name.
+pub(crate) const REFUSALS: &str = "-refusals";
+
+/// The writer of a chain, as events name it.
+#[must_use]
+pub fn writer_of_chain(chain: &str) -> &str {
+    chain.strip_suffix(REFUSALS).unwrap_or(chain)
+}
+
 /// Where an instance of a decision went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedInstance {

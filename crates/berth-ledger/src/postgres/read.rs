@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::database::{ChainRow, ReceiptRow};
 use crate::drift::{self, DriftedRows};
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, Micros, Text, UnmetDemand};
+use crate::model::{Claim, ClaimKey, Micros, REFUSALS, Text, UnmetDemand};
 use crate::retention::RetentionCutoffs;
 
 pub(super) fn list<T>(
@@ -186,13 +186,17 @@ pub(super) fn forget(session: &mut Session, what: &RetentionCutoffs) -> Result<u
             vec![Box::new(what.now.0)],
         ),
     ];
-    if let Some(before) = what.receipts_before {
+    let of_refusals = format!("%{REFUSALS}");
+    for (before, chains) in [(what.receipts_before, "%"), (what.refusals_before, &of_refusals)] {
+        let Some(before) = before else { continue };
         // The newest receipt of every chain stays: it is what the next one is tied to.
         let sql = "UPDATE chain AS t SET base = r.n + 1, base_hash = r.hash FROM \
              (SELECT DISTINCT ON (o.chain) o.chain, o.n, o.hash FROM receipt AS o \
-             JOIN chain AS c ON c.id = o.chain WHERE o.at < $1 AND o.n < c.length - 1 \
+             JOIN chain AS c ON c.id = o.chain \
+             WHERE o.at < $1 AND c.id LIKE $2 AND o.n < c.length - 1 \
              ORDER BY o.chain, o.n DESC) AS r WHERE r.chain = t.id";
-        calls.push(Call::new("chain", sql, vec![Box::new(before.0)]));
+        let values: Vec<Value> = vec![Box::new(before.0), Box::new(chains.to_owned())];
+        calls.push(Call::new("chain", sql, values));
         calls.push(counting(
             "receipt",
             "DELETE FROM receipt AS r USING chain AS c WHERE c.id = r.chain AND r.n < c.base",

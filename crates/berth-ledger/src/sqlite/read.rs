@@ -10,7 +10,7 @@ use crate::database::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, TakeItem};
 use crate::drift::{self, DriftedRows};
 use crate::encoding;
 use crate::error::Fault;
-use crate::model::{ClaimKey, Micros, NodeVersion, Quota, Segment, Text, UnmetDemand};
+use crate::model::{ClaimKey, Micros, NodeVersion, Quota, REFUSALS, Segment, Text, UnmetDemand};
 use crate::retention::RetentionCutoffs;
 use crate::schema::{Cell, NextRow, TABLES, TakeRow};
 
@@ -277,14 +277,17 @@ pub(super) fn forget(connection: &mut Connection, what: &RetentionCutoffs) -> Re
          (SELECT quarantine_s FROM pool WHERE pool.id = pool_value.pool)",
         [what.now.0],
     )?;
-    if let Some(before) = what.receipts_before {
-        // The newest receipt of every chain stays: it is what the next one is tied to.
+    let of_refusals = format!("%{REFUSALS}");
+    for (before, chains) in [(what.receipts_before, "%"), (what.refusals_before, &of_refusals)] {
+        let Some(before) = before else { continue };
+        // The newest receipt of every chain stays: it is what the next one is tied to. What is gone
+        // already is not read again.
         transaction.execute(
             "UPDATE chain SET (base, base_hash) = (SELECT n + 1, hash FROM receipt \
              WHERE chain = chain.id AND at < ?1 AND n < chain.length - 1 ORDER BY n DESC LIMIT 1) \
-             WHERE EXISTS (SELECT 1 FROM receipt WHERE chain = chain.id AND at < ?1 \
+             WHERE id LIKE ?2 AND EXISTS (SELECT 1 FROM receipt WHERE chain = chain.id AND at < ?1 \
              AND n < chain.length - 1)",
-            [before.0],
+            (before.0, chains),
         )?;
         gone += transaction.execute(
             "DELETE FROM receipt WHERE n < (SELECT base FROM chain WHERE chain.id = receipt.chain)",

@@ -8,9 +8,10 @@ use super::{new_database, request, server};
 use crate::backend::{Backend, Options};
 use crate::ledger::Ledger;
 use crate::model::{
-    Basis, DecisionOutcome, DecisionRecord, EventBody, NodeVersion, Op, Outcome, Plan,
+    Answer, Basis, DecisionOutcome, DecisionRecord, EventBody, NodeVersion, Op, Outcome, Plan,
     PlannedClaim, Text, Verdict,
 };
+use crate::retention::Retention;
 use crate::transaction::CommitRecord;
 use crate::writer::Observer;
 
@@ -29,7 +30,7 @@ fn on_every_database(test: impl Fn(&Backend)) {
 fn record(ledger: &Ledger, names: &[String]) {
     let refused = |name: &String| {
         let outcome = DecisionOutcome::Refused { code: "no".to_owned(), detail: None };
-        let basis = Basis { policy: "p".to_owned(), fleet_version: 1, now: 77 };
+        let basis = Basis { policy: "p".to_owned(), fleet_version: 1, now: 77, in_flight: None };
         let (id, tenant) = (Text::from(name.as_str()), Text::from("acme"));
         DecisionRecord::new(id, tenant, basis, Vec::new(), outcome)
     };
@@ -76,9 +77,41 @@ fn decisions_of_all_chains_are_paged_newest_first() {
 }
 
 #[test]
+fn refusals_are_dropped_before_grants_and_chains_stay_verifiable() {
+    on_every_database(|backend| {
+        let ledger = Ledger::open(backend.clone(), options()).unwrap();
+        let facts = NodeFacts::new("n1", Amounts::new(64_000, 65_536).with_disk(1 << 20));
+        ledger.administer(Op::put_node(facts)).unwrap();
+        for number in 1..=3 {
+            record(&ledger, &[format!("refused-{number}")]);
+            let answer = ledger.call(Op::Commit(plan(&format!("granted-{number}"), number)));
+            assert!(matches!(answer, Ok(Answer::Plan(Verdict::Granted(_)))), "{answer:?}");
+        }
+        let names = || -> Vec<String> {
+            let decisions = ledger.decisions(None, 100).unwrap();
+            decisions.iter().map(|decision| decision.record.request_id.to_string()).collect()
+        };
+        assert_eq!(names().len(), 6);
+        // Kept as long as other receipts: nothing goes.
+        let keep = Retention { refusals_s: None, ..Retention::default() };
+        ledger.forget(&keep).unwrap();
+        assert_eq!(names().len(), 6);
+        let forget = Retention { refusals_s: Some(-60), ..Retention::default() };
+        ledger.forget(&forget).unwrap();
+        // The newest stays: the next one is tied to it.
+        let expected = ["granted-3", "refused-3", "granted-2", "granted-1"];
+        assert_eq!(names(), expected);
+        assert_eq!(ledger.verify().unwrap().faults, []);
+        record(&ledger, &["refused-4".to_owned()]);
+        assert_eq!(names()[0], "refused-4");
+        assert_eq!(ledger.verify().unwrap().faults, []);
+    });
+}
+
+#[test]
 fn receipts_without_a_time_of_planning_are_read_as_zero() {
     let basis: Basis = serde_json::from_str(r#"{"policy":"p","fleet_version":3}"#).unwrap();
-    assert_eq!((basis.fleet_version, basis.now), (3, 0));
+    assert_eq!((basis.fleet_version, basis.now, basis.in_flight), (3, 0, None));
 }
 
 fn plan(name: &str, instance: u128) -> Plan {

@@ -31,7 +31,7 @@ fn events_are_dense_and_complete() {
             })
             .collect();
         assert_eq!(allocated.len(), 9);
-        assert!(events.iter().all(|event| event.origin == test.chain.id));
+        assert!(events.iter().all(|event| &event.origin == test.chain.origin()));
     });
 }
 
@@ -100,7 +100,7 @@ fn numbering_by_many_at_once_gives_every_event_one_number() {
                 for n in 0..4 {
                     commit(&mut test, std::iter::once(1 + writer * 100 + n));
                     // A writer that has committed finds its own events.
-                    let own = test.chain.id.clone();
+                    let own = test.chain.origin().clone();
                     let events = test.events();
                     let own = events.iter().filter(|event| event.origin == own).count();
                     assert_eq!(own, usize::try_from(n).unwrap() + 1);
@@ -127,6 +127,7 @@ fn forgetting_drops_whole_segments_and_keeps_chains_verifiable() {
             events_before: 3,
             answers_before: now,
             receipts_before: Some(now.plus_seconds(1)),
+            refusals_before: None,
             audit_before: None,
             now,
         };

@@ -29,7 +29,7 @@ use crate::model::{
 use crate::postgres::testing::{Session, configure};
 use crate::postgres::{Isolation, Postgres};
 use crate::sqlite::Sqlite;
-use crate::transaction::{Chain, Retries, RetryBudget, run};
+use crate::transaction::{Retries, RetryBudget, WriterChains, run};
 
 /// One server for all tests that run at the same time; it goes with the last of them.
 static SERVER: Mutex<Weak<TempPostgres>> = Mutex::new(Weak::new());
@@ -61,7 +61,7 @@ fn raw(url: &str) -> Session {
 /// A ledger under test, and plain SQL on its database.
 struct TestLedger {
     tables: Box<dyn Database>,
-    chain: Chain,
+    chain: WriterChains,
     retries: Retries,
     run_sql: Box<dyn FnMut(&str) + Send>,
     policy: Policy,
@@ -72,7 +72,7 @@ impl TestLedger {
     fn new(tables: Box<dyn Database>, run_sql: Box<dyn FnMut(&str) + Send>) -> Self {
         Self {
             tables,
-            chain: Chain::new(),
+            chain: WriterChains::new(),
             retries: Retries::default(),
             run_sql,
             policy: Policy::builtin("balanced").unwrap(),

@@ -12,7 +12,7 @@ use crate::database::SnapshotItem;
 use crate::error::{Fault, LedgerError};
 use crate::model::{Answer, Op, Outcome, Pool, Quota, SlotKey, Text};
 use crate::postgres::Isolation;
-use crate::transaction::{Chain, Retries, RetryBudget, run};
+use crate::transaction::{Retries, RetryBudget, WriterChains, run};
 
 const WRITERS: u128 = 4;
 
@@ -368,7 +368,7 @@ fn a_writer_that_is_kept_waiting_gives_up_and_leaves_nothing_locked() {
     authorize.script("test", "BEGIN; SELECT 1 FROM node_room FOR UPDATE").unwrap();
     let planned = test.planned(request(1), "n1", "z", "r");
     let plan = Op::Commit(test.plan(vec![planned]));
-    let (mut chain, mut retries) = (Chain::new(), Retries::default());
+    let (mut chain, mut retries) = (WriterChains::new(), Retries::default());
     let retry_budget = RetryBudget(Duration::from_secs(1));
     let Err(error) = run(&mut tables, &mut chain, &[plan], retry_budget, &mut retries) else {
         panic!("it was granted");

@@ -268,6 +268,7 @@ fn old_entries_of_the_audit_log_are_forgotten_and_numbers_still_grow() {
             events_before: 0,
             answers_before: now,
             receipts_before: None,
+            refusals_before: None,
             audit_before: Some(now.plus_seconds(-60)),
             now,
         };

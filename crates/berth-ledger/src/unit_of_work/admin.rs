@@ -4,7 +4,9 @@ use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
 
 use super::UnitOfWork;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
-use crate::model::{EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload};
+use crate::model::{
+    DecisionOutcome, EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload,
+};
 
 /// The key under which equal unmet demand is counted.
 pub(crate) fn shape(demand: &UnmetDemand) -> String {
@@ -59,7 +61,13 @@ impl UnitOfWork {
             }
             Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
             Op::Record(decisions) => {
-                self.decisions.extend(decisions.iter().cloned());
+                for decision in decisions {
+                    let list = match decision.outcome {
+                        DecisionOutcome::Granted(_) => &mut self.decisions,
+                        DecisionOutcome::Refused { .. } => &mut self.refusals,
+                    };
+                    list.push(decision.clone());
+                }
                 Outcome::Done
             }
             Op::Demand(demand) => self.count_demand(demand),

@@ -40,8 +40,10 @@ pub(crate) struct UnitOfWork {
     pub(crate) rows: Rows,
     /// What happened, in order.
     pub(crate) events: Vec<EventBody>,
-    /// What was decided, in order.
+    /// What was granted, in order.
     pub(crate) decisions: Vec<DecisionRecord>,
+    /// What was refused, in order.
+    pub(crate) refusals: Vec<DecisionRecord>,
     /// A required row was not locked: retry.
     pub(crate) must_restart: bool,
     /// Group domains that were locked, and groups of which all were.
@@ -65,6 +67,7 @@ impl UnitOfWork {
             rows,
             events: Vec::new(),
             decisions: Vec::new(),
+            refusals: Vec::new(),
             must_restart: false,
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),

@@ -51,6 +51,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("ledger", "How the database is used."),
     ("nodes", "Heartbeats of agents."),
     ("queue", "Requests that wait for capacity."),
+    ("limits", "What one tenant may ask for. Tokens of operators and admins are not limited."),
     ("retention", "What the ledger keeps, and for how long."),
     ("loops", "Intervals of background loops."),
     ("evacuation", "Checks whether nodes can be evacuated."),
@@ -320,6 +321,54 @@ pub static KEYS: &[Key] = &[
         |config, value| config.settings.queue_limit = value.number()
     ),
     key!(
+        "limits.placements",
+        Kind::Count(0, 10_000_000),
+        "5000",
+        live,
+        "Instances that one tenant may ask to place in a second. 0: no limit.",
+        |config, value| config.settings.tenant_rates.placements = value.number()
+    ),
+    key!(
+        "limits.dry_runs",
+        Kind::Count(0, 10_000_000),
+        "1000",
+        live,
+        "Instances that one tenant may ask for in dry runs in a second. 0: no limit.",
+        |config, value| config.settings.tenant_rates.dry_runs = value.number()
+    ),
+    key!(
+        "limits.tickets",
+        Kind::Count(0, 10_000_000),
+        "200",
+        live,
+        "Requests that one tenant may queue in a second. 0: no limit.",
+        |config, value| config.settings.tenant_rates.tickets = value.number()
+    ),
+    key!(
+        "limits.refusals",
+        Kind::Count(0, 10_000_000),
+        "20",
+        live,
+        "Refusals that one tenant may cause in a second: each is explained and stored. Beyond that its placements and dry runs have to wait. 0: no limit.",
+        |config, value| config.settings.tenant_rates.refusals = value.number()
+    ),
+    key!(
+        "limits.burst",
+        Kind::Duration(SECOND, 3600 * SECOND),
+        "10s",
+        live,
+        "How long a tenant may save up what it did not ask for.",
+        |config, value| config.settings.tenant_rates.burst = value.duration()
+    ),
+    key!(
+        "limits.planner_queue",
+        Kind::Count(1, 10_000_000),
+        "4096",
+        start,
+        "Requests of one tenant that may wait for the planner. Tenants take turns; further requests are refused with `tenant_busy`.",
+        |config, value| config.planner_queue = value.number()
+    ),
+    key!(
         "retention.events",
         Kind::Count(1000, 1_000_000_000_000),
         "10000000",
@@ -347,6 +396,14 @@ pub static KEYS: &[Key] = &[
         live,
         "How long receipts of decisions are kept.",
         |config, value| config.maintenance.retention.receipts_s = value.age_s()
+    ),
+    key!(
+        "retention.refusals",
+        Kind::Age,
+        "7d",
+        live,
+        "How long refusals with their explanations are kept. `forever`: as long as other receipts.",
+        |config, value| config.maintenance.retention.refusals_s = value.age_s()
     ),
     key!(
         "retention.audit",

@@ -48,6 +48,8 @@ pub struct Config {
     pub maintenance: MaintenanceConfig,
     /// How often events of other servers are polled.
     pub follow_every: Duration,
+    /// Most requests of one tenant that may wait for the planner.
+    pub planner_queue: usize,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
     /// The policy of a new ledger: a name or a file.

@@ -194,6 +194,12 @@ const CODES: &[(&str, &str, &str)] = &[
         "Ask for less, release instances, or have an operator raise the quota.",
     ),
     (
+        "rate_limited",
+        "The tenant asks for more in a second than it may: instances, dry runs, queued requests, or \
+         requests that are refused.",
+        "Wait as long as Retry-After says, or have an operator raise the setting under limits.",
+    ),
+    (
         "request_id_reused",
         "The request id was used for something else.",
         "Send the first body again to get the first response, or use a new id.",
@@ -223,6 +229,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "storage_full",
         "The database has no space left. Nothing was written.",
         "Free space; the server then continues without a restart.",
+    ),
+    (
+        "tenant_busy",
+        "Too many requests of this tenant wait to be planned.",
+        "Send the request again with the same request id after a moment, and fewer at a time.",
     ),
     (
         "timeout",

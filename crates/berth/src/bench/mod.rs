@@ -1,7 +1,9 @@
 //! `berth bench`: benchmarks that are part of the product, so that performance claims can be checked on
 //! any machine.
 
+mod connection;
 mod engine;
+mod fairness;
 mod http;
 mod kube;
 mod ledger;
@@ -21,6 +23,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench engine --nodes 10000 --json
     Engine(engine::EngineBench),
+    /// Measure what one tenant feels of another that asks for impossible things.
+    ///
+    /// Example: berth bench fairness --nodes 10000 --json
+    Fairness(fairness::FairnessBench),
     /// Measure placements end to end over HTTP, with a server of its own.
     ///
     /// Example: berth bench http --clients 64 --nodes 1000 --json
@@ -47,6 +53,7 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Engine(bench) => bench.run(),
+            Self::Fairness(bench) => bench.run(),
             Self::Http(bench) => bench.run(),
             Self::Kube(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),

@@ -104,6 +104,7 @@ impl ServerResources {
         let mut placer = PlacerOptions::new(policy(&config.policy)?);
         placer.ledger = config.ledger;
         placer.follow_every = config.follow_every;
+        placer.tenant_queue = config.planner_queue;
         let options = ControlOptions {
             backend: self.backend.clone(),
             placer,

@@ -365,8 +365,7 @@ pub async fn find_destination(
     asked.excluded_nodes.extend(nodes_above_watermark(control, Size::of(&claim.amounts)));
     let now = Timestamp(control.now().as_second());
     asked.id = engine_id(ClaimKey::target(claim.key.instance));
-    let placed =
-        control.placer.query_replica(move |replica| replica.engine().place(&asked, now)).await;
+    let placed = control.placer.query_explainer(move |engine| engine.place(&asked, now)).await;
     match placed.ok_or_else(|| ControlError::unavailable("stopping", "the server is stopping"))? {
         Ok(placed) => Ok(Destination::Node(placed.node)),
         Err(PlaceError::Refused(refusal)) => Ok(Destination::NoRoom(refusal)),

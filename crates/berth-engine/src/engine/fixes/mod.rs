@@ -14,7 +14,7 @@ mod shrink;
 
 use super::Engine;
 use super::release::smallest_release;
-use crate::explain::{Diagnosis, FilterSet, Fix, Refusal, describe, diagnose};
+use crate::explain::{Diagnosis, FilterSet, Fix, PassedTests, Refusal, describe, diagnose};
 use crate::filter::{FilterId, FilterTest, first_failure};
 use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
 use crate::model::{InstanceRequest, NodeFacts, NodeId, Timestamp};
@@ -57,29 +57,44 @@ pub(crate) const LIMITS: FixLimits = FixLimits {
 
 impl Engine {
     /// Explains why no node can take a request.
-    pub(crate) fn refusal(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
-        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-        let diagnosis = diagnose(&prepared);
-        let mut refusal = describe(&prepared, &diagnosis);
-        refusal.fixes = fixes(&prepared, &diagnosis);
-        refusal
+    pub(crate) fn refusal(&mut self, request: &InstanceRequest, now: Timestamp) -> Refusal {
+        self.diagnosed(request, now, |prepared, diagnosis| {
+            let mut refusal = describe(prepared, diagnosis);
+            refusal.fixes = fixes(prepared, diagnosis);
+            refusal
+        })
     }
 
     /// Explains why no node can take a member of a batch, and says what may help it.
     pub(crate) fn refusal_of_member(
-        &self,
+        &mut self,
         request: &InstanceRequest,
         now: Timestamp,
     ) -> (Refusal, FixLeads) {
-        let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-        let diagnosis = diagnose(&prepared);
-        (describe(&prepared, &diagnosis), FixLeads::new(&prepared, &diagnosis))
+        self.diagnosed(request, now, |prepared, diagnosis| {
+            (describe(prepared, diagnosis), FixLeads::new(prepared, diagnosis))
+        })
+    }
+
+    /// What is said of a diagnosis that uses what the engine knows of nodes already.
+    fn diagnosed<T>(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        say: impl FnOnce(&PreparedRequest<'_>, &Diagnosis) -> T,
+    ) -> T {
+        self.catch_up(now);
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        let facts = self.masks.get(&self.fleet, &self.policy, request);
+        let node = self.derived.eligible.words();
+        let diagnosis = diagnose(&prepared, PassedTests { node, facts });
+        say(&prepared, &diagnosis)
     }
 
     /// The same without fixes, which cost the most to find.
     pub(crate) fn diagnosis(&self, request: &InstanceRequest, now: Timestamp) -> Refusal {
         let prepared = PreparedRequest::new(request, self.policy(), self.fleet(), now);
-        describe(&prepared, &diagnose(&prepared))
+        describe(&prepared, &diagnose(&prepared, PassedTests::default()))
     }
 }
 

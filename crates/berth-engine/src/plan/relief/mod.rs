@@ -145,7 +145,7 @@ impl Engine {
             places.push(place);
         }
         for id in held {
-            self.fleet.release(id);
+            self.fleet.undo_claim(id);
         }
         places
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use super::agent::{Agent, PermitOutcome, PermitRequest};
-use super::connection::HttpConnection;
+use crate::bench::connection::HttpConnection;
 use crate::bench::server::Server;
 
 /// The pause before an agent tries to connect again.

@@ -4,7 +4,6 @@
 //! that Berth did not place, as on a fleet that it takes over. Every answer is checked.
 
 mod agent;
-mod connection;
 mod fleet;
 mod load;
 mod report;

@@ -1,0 +1,102 @@
+//! A request on its way through planner, explainer and ledger.
+
+use std::time::Instant;
+
+use berth_engine::{Explanation, InstanceId, NodeId, Placement, Refusal, Timestamp};
+use berth_ledger::{Basis, Grant, Slot};
+
+use super::slot_assignment::SlotAssignment;
+use super::{Granted, PlaceAnswer, PlaceJob};
+
+/// A request that is being placed, and what was found out about it so far.
+pub(super) struct PendingPlan {
+    pub(super) job: PlaceJob,
+    /// The instances that were claimed in memory.
+    pub(super) claimed: Vec<InstanceId>,
+    /// Nodes whose rules the plan is expected to raise.
+    pub(super) raised: Vec<NodeId>,
+    pub(super) tries: u32,
+    /// How often the explainer found room for it that was gone when it was to be claimed.
+    pub(super) outrun: u32,
+    /// The last event that was known when it was planned.
+    pub(super) planned_at: i64,
+    /// The time it was planned at.
+    pub(super) now: Timestamp,
+    /// What it was decided on, if not on the planner's fleet as it is now.
+    pub(super) basis: Option<Basis>,
+    /// Whether the ledger was asked for an earlier answer to this request.
+    pub(super) asked: bool,
+    /// Whether the plan that the ledger has serves only to ask for an earlier answer.
+    pub(super) is_question: bool,
+    /// Whether others' events and expired leases were looked for since it came.
+    pub(super) looked: bool,
+    /// The last event of other servers that must be known before it is planned again.
+    pub(super) follow_to: i64,
+    /// Nodes that denied the request though the replica was up to date.
+    pub(super) denied: Vec<NodeId>,
+    /// Since when it waits for the planner, then for the ledger.
+    pub(super) since: Instant,
+    /// Why some of the batch have no place in the plan.
+    pub(super) left_out: Vec<Refusal>,
+    /// Why the first instance is where it is.
+    pub(super) explanation: Option<Box<Explanation>>,
+    /// The slot that each instance is being assigned.
+    pub(super) slots: Vec<Option<SlotAssignment>>,
+    /// Slots that another had though the replica was up to date.
+    pub(super) denied_slots: Vec<Slot>,
+}
+
+impl PendingPlan {
+    pub(super) fn new(job: PlaceJob, since: Instant) -> Self {
+        Self {
+            job,
+            claimed: Vec::new(),
+            raised: Vec::new(),
+            tries: 0,
+            outrun: 0,
+            planned_at: 0,
+            now: Timestamp(0),
+            basis: None,
+            asked: false,
+            is_question: false,
+            looked: false,
+            follow_to: 0,
+            denied: Vec::new(),
+            since,
+            left_out: Vec::new(),
+            explanation: None,
+            slots: Vec::new(),
+            denied_slots: Vec::new(),
+        }
+    }
+
+    /// Whether it may be a retry of a request that was granted, which must be found out before it is
+    /// refused. What is tried again and what leaves no trace is not asked for.
+    pub(super) fn may_have_an_answer(&self) -> bool {
+        let request = &self.job.request;
+        !self.asked && !request.quiet && !request.dry_run
+    }
+
+    /// Answers the caller that it is granted.
+    pub(super) fn granted(self, grant: Grant) {
+        let Self { job, left_out, explanation, .. } = self;
+        (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
+    }
+
+    /// Answers the caller otherwise.
+    pub(super) fn answer(self, answer: PlaceAnswer) {
+        (self.job.reply)(answer);
+    }
+}
+
+/// What the explainer decided for a request, on its copy of the fleet.
+pub(super) struct Decided {
+    /// Where instances go.
+    pub(super) placements: Vec<Placement>,
+    /// Why others of the batch have no place.
+    pub(super) left_out: Vec<Refusal>,
+    /// Why the first instance is where it is, if asked for.
+    pub(super) explanation: Option<Box<Explanation>>,
+    /// The fleet that it was decided on.
+    pub(super) basis: Basis,
+}

@@ -1,0 +1,404 @@
+//! What one tenant sends does not hold up another: tenants take turns in front of the planner,
+//! refusals are explained on another thread, and a tenant that asks for too much is told to wait.
+//!
+//! Order is asserted by counting answers while planner or explainer stand still, never by time.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use berth_api::Role;
+use berth_control::metrics::Metrics;
+use berth_control::tenant_limits::TenantRates;
+use berth_control::{
+    Actor, MaintenanceConfig, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, Settings,
+};
+use berth_engine::{
+    Amounts, BatchMode, Engine, InstanceId, InstanceRequest, NodeFacts, PlaceError, Policy,
+    Refusal, Timestamp,
+};
+use berth_ledger::{Backend, Op, Text};
+use common::Server;
+use serde_json::{Value, json};
+
+/// Long enough for any machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a tenant may be served before the next one's turn, and what goes to the ledger at once.
+const TURN: usize = 32;
+
+/// A placer on a ledger of its own, whose answers are collected in the order in which they come.
+struct Setup {
+    placer: Arc<Placer>,
+    metrics: Arc<Metrics>,
+    answers: Receiver<(String, InstanceId, PlaceAnswer)>,
+    reply: Sender<(String, InstanceId, PlaceAnswer)>,
+    next: u128,
+    _folder: tempfile::TempDir,
+}
+
+/// What stands still until it is dropped.
+struct Pause(#[allow(dead_code, reason = "dropping it ends the pause")] Sender<()>);
+
+fn node(name: &str, memory_mib: u32) -> NodeFacts {
+    let mut facts = NodeFacts::new(name, Amounts::new(1_000_000, memory_mib).with_disk(1 << 30));
+    facts.vmm_overhead_mib = 0;
+    facts.instance_limit = 1_000_000;
+    facts
+}
+
+impl Setup {
+    fn new(nodes: &[NodeFacts], change: impl FnOnce(&mut PlacerOptions)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = Arc::new(Metrics::new());
+        let mut options = PlacerOptions::new(Policy::builtin("pack").unwrap());
+        options.clock = Arc::new(|| Timestamp(0));
+        options.metrics = Some(Arc::clone(&metrics));
+        change(&mut options);
+        let backend = Backend::Sqlite(folder.path().join("ledger.db"));
+        let placer = Placer::start(backend, &options).unwrap();
+        for facts in nodes {
+            placer.ledger().administer(Op::put_node(facts.clone())).unwrap();
+        }
+        let (reply, answers) = channel();
+        Self { placer: Arc::new(placer), metrics, answers, reply, next: 1, _folder: folder }
+    }
+
+    fn request(&mut self, tenant: &str, memory_mib: &[u32]) -> PlaceRequest {
+        let instances = memory_mib.iter().map(|&memory| {
+            self.next += 1;
+            let amounts = Amounts::new(1, memory);
+            Arc::new(InstanceRequest::new(InstanceId::from_u128(self.next), tenant, amounts))
+        });
+        let instances: Vec<_> = instances.collect();
+        PlaceRequest {
+            request_id: Text::from(format!("r{}", instances[0].id)),
+            tenant: Text::from(tenant),
+            instances,
+            lease_s: 600,
+            by: Some(Actor { name: Text::from(tenant), origin: Text::from("test") }),
+            ..PlaceRequest::default()
+        }
+    }
+
+    fn submit(&mut self, request: PlaceRequest) {
+        let (tenant, id) = (request.tenant.to_string(), request.instances[0].id);
+        let reply = self.reply.clone();
+        let reply = Box::new(move |answer| drop(reply.send((tenant, id, answer))));
+        self.placer.submit(PlaceJob { request, reply });
+    }
+
+    fn ask(&mut self, tenant: &str, memory_mib: u32) {
+        let request = self.request(tenant, &[memory_mib]);
+        self.submit(request);
+    }
+
+    fn answer(&self) -> (String, InstanceId, PlaceAnswer) {
+        self.answers.recv_timeout(TIMEOUT).expect("an answer")
+    }
+
+    /// How many answers others get before a tenant gets its first.
+    fn answers_before(&self, tenant: &str) -> usize {
+        (0..).find(|_| self.answer().0 == tenant).unwrap()
+    }
+
+    /// Makes the planner stand still.
+    fn pause_planner(&self) -> Pause {
+        let ((entered, is_entered), (pause, paused)) = (channel(), channel::<()>());
+        self.placer.update_replica(move |_| {
+            entered.send(()).unwrap();
+            // Ends when the other side is dropped.
+            let _ = paused.recv();
+        });
+        is_entered.recv_timeout(TIMEOUT).unwrap();
+        Pause(pause)
+    }
+
+    /// Makes the explainer stand still.
+    fn pause_explainer(&self) -> Pause {
+        let ((entered, is_entered), (pause, paused)) = (channel(), channel::<()>());
+        let placer = Arc::clone(&self.placer);
+        tokio::spawn(async move {
+            let waits = move |_: &mut Engine| {
+                entered.send(()).unwrap();
+                // Ends when the other side is dropped.
+                let _ = paused.recv();
+            };
+            placer.query_explainer(waits).await
+        });
+        is_entered.recv_timeout(TIMEOUT).unwrap();
+        Pause(pause)
+    }
+
+    /// How often something was explained.
+    fn explained(&self) -> u64 {
+        let text = self.metrics.text();
+        let line = "berth_decision_seconds_count{stage=\"explained\"} ";
+        let count = text.lines().find_map(|found| found.strip_prefix(line));
+        count.map_or(0, |count| count.trim().parse().unwrap())
+    }
+}
+
+fn refusals(answer: PlaceAnswer) -> Vec<Refusal> {
+    match answer {
+        PlaceAnswer::NoRoom(refusals) => refusals,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_waits_for_one_turn_of_another_however_much_that_one_sends() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |_| {});
+    let pause = setup.pause_planner();
+    for _ in 0..2000 {
+        setup.ask("loud", 1);
+    }
+    setup.ask("quiet", 1);
+    drop(pause);
+    let before = setup.answers_before("quiet");
+    assert!(before <= TURN, "{before} of the other tenant were served first");
+    for _ in before..2000 {
+        assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+    }
+}
+
+/// The negative control of the test above: without lines of their own, the last one waits for all.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_one_tenant_are_served_in_their_order() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |_| {});
+    let pause = setup.pause_planner();
+    for _ in 0..2000 {
+        setup.ask("loud", 1);
+    }
+    let last = setup.request("loud", &[1]);
+    let last_id = last.instances[0].id;
+    setup.submit(last);
+    drop(pause);
+    let before = (0..).find(|_| setup.answer().1 == last_id).unwrap();
+    assert_eq!(before, 2000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_is_placed_while_refusals_of_another_are_not_explained_yet() {
+    let mut setup = Setup::new(&[node("a", 1000), node("b", 2000)], |_| {});
+    let pause = setup.pause_explainer();
+    for number in 0..300 {
+        setup.ask("loud", 3000 + number);
+    }
+    // Neither does a batch that needs a search, nor a choice that is to be explained.
+    let batch = setup.request("loud", &[900, 900, 900, 900]);
+    setup.submit(batch);
+    let mut explained = setup.request("loud", &[1]);
+    explained.explain = true;
+    setup.submit(explained);
+    for _ in 0..50 {
+        setup.ask("quiet", 1);
+    }
+    for _ in 0..50 {
+        let (tenant, _, answer) = setup.answer();
+        assert_eq!(tenant, "quiet");
+        assert!(matches!(answer, PlaceAnswer::Granted(_)), "{answer:?}");
+    }
+    let nothing = setup.answers.recv_timeout(Duration::from_millis(1));
+    assert!(matches!(nothing, Err(RecvTimeoutError::Timeout)), "{nothing:?}");
+    drop(pause);
+    let (mut refused, mut granted) = (0, 0);
+    for _ in 0..302 {
+        match setup.answer().2 {
+            PlaceAnswer::NoRoom(refusals) => {
+                refused += 1;
+                assert_eq!(refusals[0].nodes, 2);
+            }
+            PlaceAnswer::Granted(granted_one) => {
+                granted += 1;
+                assert!(granted_one.explanation.is_some_and(|it| it.table.len() == 2));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((refused, granted), (301, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_take_turns_in_front_of_the_explainer_too() {
+    let mut setup = Setup::new(&[node("a", 1000)], |_| {});
+    let pause = setup.pause_explainer();
+    for number in 0..500 {
+        setup.ask("loud", 2000 + number);
+    }
+    setup.ask("quiet", 5000);
+    // All have been planned, and found no room, when this one is granted.
+    for _ in 0..2 {
+        setup.ask("late", 1);
+        assert_eq!(setup.answer().0, "late");
+    }
+    drop(pause);
+    let before = setup.answers_before("quiet");
+    assert!(before <= TURN, "{before} of the other tenant were explained first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_refusals_are_explained_once_and_each_names_its_own_instance() {
+    let mut setup = Setup::new(&[node("a", 1000), node("b", 2000)], |_| {});
+    let pause = setup.pause_explainer();
+    for _ in 0..200 {
+        setup.ask("loud", 9000);
+    }
+    let mut engine = Engine::new(Policy::builtin("pack").unwrap());
+    for facts in [node("a", 1000), node("b", 2000)] {
+        engine.fleet_mut().add_node(&facts).unwrap();
+    }
+    // All have been planned, and found no room, when these are granted.
+    for _ in 0..2 {
+        setup.ask("late", 1);
+        let (tenant, id, _) = setup.answer();
+        assert_eq!(tenant, "late");
+        let late = InstanceRequest::new(id, "late", Amounts::new(1, 1));
+        let at = engine.place(&late, Timestamp(0)).unwrap().node;
+        engine.fleet_mut().claim(&late, &at).unwrap();
+    }
+    let before = setup.explained();
+    drop(pause);
+    for _ in 0..200 {
+        let (_, id, answer) = setup.answer();
+        let alone = InstanceRequest::new(id, "loud", Amounts::new(1, 9000));
+        let Err(PlaceError::Refused(expected)) = engine.place(&alone, Timestamp(0)) else {
+            panic!("it fits");
+        };
+        assert_eq!(refusals(answer), [*expected]);
+    }
+    // The pause itself counts, and those that arrived while the first was being explained.
+    let explained = setup.explained() - before;
+    assert!(explained <= 20, "{explained} explanations of 200 equal refusals");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_with_too_many_requests_in_line_is_turned_away_and_no_other() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |options| options.tenant_queue = 10);
+    let pause = setup.pause_planner();
+    for _ in 0..50 {
+        setup.ask("loud", 1);
+    }
+    setup.ask("quiet", 1);
+    for _ in 0..50 {
+        let request = setup.request("own", &[1]);
+        setup.submit(PlaceRequest { by: None, ..request });
+    }
+    drop(pause);
+    let (mut busy, mut granted) = (0, 0);
+    for _ in 0..101 {
+        match setup.answer() {
+            (tenant, _, PlaceAnswer::Busy) => {
+                assert_eq!(tenant, "loud");
+                busy += 1;
+            }
+            (_, _, PlaceAnswer::Granted(_)) => granted += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((busy, granted), (40, 61));
+    let limited = "berth_limited_requests_total{limit=\"planner\"} 40";
+    assert!(setup.metrics.text().contains(limited), "{}", setup.metrics.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_that_need_a_search_are_placed_by_the_explainer_and_claimed_by_the_planner() {
+    let mut setup = Setup::new(&[node("a", 10), node("b", 10)], |_| {});
+    // In the given order the two small ones fill one node half, and the last has no place.
+    let batch = setup.request("acme", &[4, 4, 6, 6]);
+    setup.submit(batch);
+    match setup.answer().2 {
+        PlaceAnswer::Granted(granted) => assert_eq!(granted.grant.claims.len(), 4),
+        other => panic!("{other:?}"),
+    }
+    let more = setup.request("acme", &[1]);
+    setup.submit(more);
+    assert_eq!(refusals(setup.answer().2)[0].code, "no_capacity_memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_which_some_fit_names_those_that_do_not() {
+    let mut setup = Setup::new(&[node("a", 10)], |_| {});
+    let mut batch = setup.request("acme", &[4, 4, 4]);
+    batch.mode = BatchMode::BestEffort;
+    setup.submit(batch);
+    match setup.answer().2 {
+        PlaceAnswer::Granted(granted) => {
+            assert_eq!(granted.grant.claims.len(), 2);
+            assert_eq!(granted.left_out.len(), 1);
+            assert_eq!(granted.left_out[0].code, "no_capacity_memory");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn placement(dry_run: bool) -> Value {
+    json!({"dry_run": dry_run, "instances": [{"resources": {"memory_mib": 16}}]})
+}
+
+fn rates(placements: usize, dry_runs: usize, tickets: usize, refusals: usize) -> TenantRates {
+    TenantRates { placements, dry_runs, tickets, refusals, burst: Duration::from_secs(3) }
+}
+
+#[tokio::test]
+async fn a_tenant_that_asks_for_too_much_is_told_when_to_ask_again() {
+    let server =
+        Server::start_with(|options| options.settings.tenant_rates = rates(1, 1, 1, 0)).await;
+    server.add_node("n1").await;
+    let (acme, other) = (server.tenant("acme").await, server.tenant("other").await);
+    for dry_run in [false, true] {
+        let ok = if dry_run { 200 } else { 201 };
+        for _ in 0..3 {
+            server.post(&acme, "/v1/placements", &placement(dry_run)).await.expect(ok);
+        }
+        let limited = server.post(&acme, "/v1/placements", &placement(dry_run)).await;
+        let limited = limited.problem(429, "rate_limited");
+        let wait: u32 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((1..=3).contains(&wait), "{wait}");
+        assert_eq!(limited.json()["retry"], true);
+        server.post(&other, "/v1/placements", &placement(dry_run)).await.expect(ok);
+    }
+    let operator = server.token(Role::Operator).await;
+    for _ in 0..10 {
+        let mut request = placement(false);
+        request["tenant"] = json!("acme");
+        server.post(&operator, "/v1/placements", &request).await.expect(201);
+    }
+    let metrics = server.get(&operator, "/metrics").await.expect(200).text;
+    for limit in ["placements", "dry_runs"] {
+        let line = format!("berth_limited_requests_total{{limit=\"{limit}\"}} 1\n");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+    // Settings take effect while the server runs.
+    let settings = Settings { tenant_rates: rates(0, 0, 0, 0), ..Settings::default() };
+    server.control.lifecycle.configure(settings, MaintenanceConfig::default());
+    for _ in 0..10 {
+        server.post(&acme, "/v1/placements", &placement(false)).await.expect(201);
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_that_causes_too_many_refusals_has_to_wait() {
+    let server =
+        Server::start_with(|options| options.settings.tenant_rates = rates(0, 0, 1, 1)).await;
+    server.add_node("n1").await;
+    let (acme, other) = (server.tenant("acme").await, server.tenant("other").await);
+    let impossible = json!({"instances": [{"resources": {"memory_mib": 1_000_000}}]});
+    let mut refused = 0;
+    let limited = loop {
+        let reply = server.post(&acme, "/v1/placements", &impossible).await;
+        if reply.status != 409 {
+            break reply;
+        }
+        refused += 1;
+        assert!(refused < 1000, "it is never limited");
+    };
+    assert!(refused >= 3, "{refused}");
+    assert!(limited.problem(429, "rate_limited").text.contains("limits.refusals"));
+    server.post(&other, "/v1/placements", &impossible).await.problem(409, "no_capacity_memory");
+    server.post(&other, "/v1/placements", &placement(false)).await.expect(201);
+}

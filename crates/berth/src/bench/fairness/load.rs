@@ -1,0 +1,163 @@
+//! Clients of two tenants, each with a connection of its own and one request at a time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::bench::connection::HttpConnection;
+
+/// What the second tenant asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Flood {
+    /// One instance that is larger than any node.
+    Singles,
+    /// A batch whose instances must all be in different racks, of which there are fewer.
+    Batches { count: u32 },
+}
+
+pub(super) struct Load {
+    pub(super) address: String,
+    pub(super) token: String,
+    pub(super) seconds: Duration,
+}
+
+/// What was measured while both tenants sent requests.
+#[derive(Default)]
+pub(super) struct Measurements {
+    /// Latencies of the first tenant's placements, sorted.
+    pub(super) placed_us: Vec<u32>,
+    /// Latencies of the second tenant's refusals, sorted.
+    pub(super) refused_us: Vec<u32>,
+    /// Requests of the second tenant that were turned away because it sent too many.
+    pub(super) limited: u64,
+}
+
+/// Whether a request ended as it should.
+enum Ended {
+    Well,
+    Limited,
+}
+
+impl Load {
+    /// Places instances in batches until there are this many.
+    pub(super) async fn fill(&self, instances: u32) -> anyhow::Result<()> {
+        let mut connection = HttpConnection::connect(&self.address).await?;
+        for number in 0..instances.div_ceil(100) {
+            let memory = 8192 << (number % 3);
+            let body = format!(
+                r#"{{"request_id":"{}","tenant":"resident-{}","instances":[{{"count":100,"resources":{{"cpu_milli":2000,"memory_mib":{memory},"disk_mib":8192}}}}]}}"#,
+                uuid::Uuid::now_v7(),
+                number % 16,
+            );
+            let (status, answer) = connection.send(self.request(&body).as_bytes()).await?;
+            if status != 201 {
+                bail!("{status}: {}", String::from_utf8_lossy(answer));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets both tenants send requests for a while.
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    pub(super) async fn run(
+        &self,
+        clients: u16,
+        flooders: u16,
+        flood: Flood,
+    ) -> anyhow::Result<Measurements> {
+        let until = Instant::now() + self.seconds;
+        let placing = (0..clients).map(|_| self.place(until));
+        let flooding = (0..flooders).map(|_| self.flood(flood, until));
+        let placing = futures_util::future::try_join_all(placing);
+        let flooding = futures_util::future::try_join_all(flooding);
+        let (placing, flooding) = futures_util::future::try_join(placing, flooding).await?;
+        let mut measured = Measurements::default();
+        measured.placed_us = placing.into_iter().flatten().collect();
+        for (refused, limited) in flooding {
+            measured.refused_us.extend(refused);
+            measured.limited += limited;
+        }
+        measured.placed_us.sort_unstable();
+        measured.refused_us.sort_unstable();
+        Ok(measured)
+    }
+
+    async fn place(&self, until: Instant) -> anyhow::Result<Vec<u32>> {
+        let mut connection = HttpConnection::connect(&self.address).await?;
+        let mut latencies = Vec::new();
+        while let Some((took, _)) = self.timed(&mut connection, until, 201, single).await? {
+            latencies.push(took);
+        }
+        Ok(latencies)
+    }
+
+    async fn flood(&self, flood: Flood, until: Instant) -> anyhow::Result<(Vec<u32>, u64)> {
+        let mut connection = HttpConnection::connect(&self.address).await?;
+        let (mut latencies, mut limited) = (Vec::new(), 0);
+        let body = || match flood {
+            Flood::Singles => impossible_single(),
+            Flood::Batches { count } => impossible_batch(count),
+        };
+        while let Some((took, ended)) = self.timed(&mut connection, until, 409, body).await? {
+            match ended {
+                Ended::Well => latencies.push(took),
+                Ended::Limited => limited += 1,
+            }
+        }
+        Ok((latencies, limited))
+    }
+
+    /// Sends one request and waits for the answer; absent when the time is over.
+    #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    async fn timed(
+        &self,
+        connection: &mut HttpConnection,
+        until: Instant,
+        expected: u16,
+        body: impl Fn() -> String,
+    ) -> anyhow::Result<Option<(u32, Ended)>> {
+        let request = self.request(&body());
+        let sent_at = Instant::now();
+        if sent_at >= until {
+            return Ok(None);
+        }
+        let (status, answer) = connection.send(request.as_bytes()).await?;
+        let took = u32::try_from(sent_at.elapsed().as_micros()).unwrap_or(u32::MAX);
+        match status {
+            429 => Ok(Some((took, Ended::Limited))),
+            _ if status == expected => Ok(Some((took, Ended::Well))),
+            _ => bail!("{status}, not {expected}: {}", String::from_utf8_lossy(answer)),
+        }
+    }
+
+    fn request(&self, body: &str) -> String {
+        format!(
+            "POST /v1/placements HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            self.token,
+            body.len(),
+        )
+    }
+}
+
+fn single() -> String {
+    let id = uuid::Uuid::now_v7();
+    format!(
+        r#"{{"request_id":"{id}","tenant":"quiet","instances":[{{"resources":{{"cpu_milli":1000,"memory_mib":1024,"disk_mib":1024}}}}]}}"#
+    )
+}
+
+fn impossible_single() -> String {
+    let id = uuid::Uuid::now_v7();
+    format!(
+        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"resources":{{"cpu_milli":16000,"memory_mib":2097152,"disk_mib":4096}}}}]}}"#
+    )
+}
+
+fn impossible_batch(count: u32) -> String {
+    let id = uuid::Uuid::now_v7();
+    format!(
+        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"count":{count},"tags":{{"role":"wide"}},"affinity":["role!=wide@rack"],"resources":{{"cpu_milli":1000,"memory_mib":1024,"disk_mib":1024}}}}]}}"#
+    )
+}

@@ -1,0 +1,119 @@
+//! The report, for people and for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::FairnessBench;
+use super::load::Measurements;
+use crate::bench::percentile_ms;
+
+/// What the second tenant did.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    ImpossibleSingles,
+    ImpossibleBatches,
+}
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    nodes: u32,
+    clients: u16,
+    flooders: u16,
+    seconds: u32,
+    quiet_per_s: usize,
+    quiet_p50_ms: f64,
+    quiet_p99_ms: f64,
+    /// Of one client that asks for the impossible while nothing else happens.
+    refusal_p50_ms: f64,
+    refusal_p99_ms: f64,
+    phases: Vec<PhaseReport>,
+}
+
+#[derive(Serialize)]
+struct PhaseReport {
+    phase: Phase,
+    p50_ms: f64,
+    p99_ms: f64,
+    p99_ratio: f64,
+    placements_per_s: usize,
+    refusals_per_s: usize,
+    refusal_p50_ms: f64,
+    limited: u64,
+}
+
+impl Report {
+    pub(super) fn new(
+        bench: &FairnessBench,
+        quiet: &Measurements,
+        alone: &Measurements,
+        phases: &[(Phase, Measurements)],
+    ) -> Self {
+        let seconds = usize::try_from(bench.seconds.max(1)).unwrap_or(1);
+        let quiet_p99_ms = percentile_ms(&quiet.placed_us, (99, 100));
+        let phases = phases.iter().map(|(phase, measured)| {
+            let p99_ms = percentile_ms(&measured.placed_us, (99, 100));
+            PhaseReport {
+                phase: *phase,
+                p50_ms: percentile_ms(&measured.placed_us, (1, 2)),
+                p99_ms,
+                p99_ratio: ratio(p99_ms, quiet_p99_ms),
+                placements_per_s: measured.placed_us.len() / seconds,
+                refusals_per_s: measured.refused_us.len() / seconds,
+                refusal_p50_ms: percentile_ms(&measured.refused_us, (1, 2)),
+                limited: measured.limited,
+            }
+        });
+        Self {
+            nodes: bench.nodes,
+            clients: bench.clients,
+            flooders: bench.flooders,
+            seconds: bench.seconds,
+            quiet_per_s: quiet.placed_us.len() / seconds,
+            quiet_p50_ms: percentile_ms(&quiet.placed_us, (1, 2)),
+            quiet_p99_ms,
+            refusal_p50_ms: percentile_ms(&alone.refused_us, (1, 2)),
+            refusal_p99_ms: percentile_ms(&alone.refused_us, (99, 100)),
+            phases: phases.collect(),
+        }
+    }
+}
+
+#[allow(clippy::float_arithmetic, reason = "figures for people")]
+fn ratio(of: f64, to: f64) -> f64 {
+    if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (clients, nodes) = (self.clients, self.nodes);
+        writeln!(f, "{clients} clients of one tenant on {nodes} nodes")?;
+        writeln!(
+            f,
+            "  alone                p50 {:.2} ms, p99 {:.2} ms, {} /s",
+            self.quiet_p50_ms, self.quiet_p99_ms, self.quiet_per_s
+        )?;
+        for phase in &self.phases {
+            let name = match phase.phase {
+                Phase::ImpossibleSingles => "impossible singles",
+                Phase::ImpossibleBatches => "impossible batches",
+            };
+            writeln!(
+                f,
+                "  {name:<20} p50 {:.2} ms, p99 {:.2} ms, {} /s: p99 × {:.2}",
+                phase.p50_ms, phase.p99_ms, phase.placements_per_s, phase.p99_ratio
+            )?;
+            writeln!(
+                f,
+                "    {} others' refusals /s, p50 {:.2} ms; {} turned away",
+                phase.refusals_per_s, phase.refusal_p50_ms, phase.limited
+            )?;
+        }
+        writeln!(
+            f,
+            "  a refusal alone      p50 {:.2} ms, p99 {:.2} ms",
+            self.refusal_p50_ms, self.refusal_p99_ms
+        )
+    }
+}
