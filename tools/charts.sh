@@ -77,8 +77,10 @@ lacks 'berth-scheduler'
 rendered --set webhook.enabled=false
 lacks 'berth-webhook'
 lacks 'kind: MutatingWebhookConfiguration'
-rendered --set scheduler.wire.enabled=true --set-string 'scheduler.policyToml=name = "mine"'
+rendered --set scheduler.wire.enabled=true --set scheduler.wire.tokenSecret=agents --set-string 'scheduler.policyToml=name = "mine"'
 has '--wire-listen=0.0.0.0:10299'
+has '--wire-token-file=/etc/berth-wire/token'
+has 'secretName: agents'
 has '--policy=/etc/berth/policy.toml'
 rendered --set metrics.podMonitor.enabled=true --set metrics.prometheusRule.enabled=true --set metrics.prometheusRule.labels.release=prom
 has 'kind: PodMonitor'
@@ -91,6 +93,7 @@ lacks 'berth-webhook'
 rendered --set 'webhook.otherControllers[0].apiGroup=argoproj.io' --set 'webhook.otherControllers[0].resource=rollouts'
 has 'resources: \[rollouts, rollouts/scale\]'
 refused 'accepted is 1 without PostgreSQL' --set webhook.replicas=2
+refused 'scheduler.wire.tokenSecret is empty' --set scheduler.wire.enabled=true
 refused 'webhook.onInvalid' --set webhook.onInvalid=maybe
 refused 'webhook.timeoutSeconds' --set webhook.timeoutSeconds=60
 refused 'apiGroup' --set 'webhook.otherControllers[0].apiGroup=*' --set 'webhook.otherControllers[0].resource=rollouts'

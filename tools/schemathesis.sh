@@ -27,15 +27,15 @@ export HOME=$folder XDG_CONFIG_HOME=$folder/config XDG_DATA_HOME=$folder/data
 "$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 300); do
-	# It may be ready a moment before it has said its token.
-	if curl --fail --silent --output /dev/null "$url/readyz" && grep --quiet 'berth_' "$folder/log"; then
+	# It may be ready a moment before it has stored its token.
+	if curl --fail --silent --output /dev/null "$url/readyz" && [ -e "$XDG_CONFIG_HOME/berth/client.toml" ]; then
 		break
 	fi
 	sleep 0.1
 done
 
 # Something to find: a node, an instance, a group, a token of each kind.
-token=$(grep --only-matching --extended-regexp 'berth_[0-9a-f]{16}_[0-9a-f]{64}' "$folder/log" | head -n 1)
+token=$(grep --only-matching --extended-regexp 'berth_[0-9a-f]{16}_[0-9a-f]{64}' "$XDG_CONFIG_HOME/berth/client.toml" | head -n 1)
 auth="authorization: Bearer $token"
 json='content-type: application/json'
 curl -sf -X PUT "$url/v1/nodes/0" -H "$auth" -H "$json" \

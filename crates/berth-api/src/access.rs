@@ -46,7 +46,7 @@ impl Role {
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
     /// What it is for; shown in lists and in the audit log.
-    #[schema(min_length = 1, max_length = 100)]
+    #[schema(min_length = 1)]
     pub name: String,
     /// What it may do.
     pub role: Role,

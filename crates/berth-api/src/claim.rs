@@ -102,7 +102,6 @@ pub struct FencedRequest {
 pub struct ReleaseClaim {
     /// A retry with the same id gets the first response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub request_id: Option<String>,
     /// The fence it was granted with; optional for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +112,6 @@ pub struct ReleaseClaim {
     pub confirmed: bool,
     /// Why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
 }
 

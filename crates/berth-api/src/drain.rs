@@ -11,7 +11,6 @@ use utoipa::ToSchema;
 pub struct DrainNode {
     /// Why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
     /// Seconds after which instances without volumes are released even if no replacement runs;
     /// absent: never.
@@ -266,6 +265,5 @@ pub struct VolumeMoveReport {
     pub copied_permille: Option<u16>,
     /// With `failed`: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
 }

@@ -310,7 +310,6 @@ pub struct MigrationReport {
     pub copied_permille: Option<u16>,
     /// With `failed`: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
 }
 

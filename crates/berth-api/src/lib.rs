@@ -9,6 +9,7 @@ mod decision;
 mod drain;
 mod elastic;
 mod event;
+pub mod limits;
 mod node;
 mod place;
 mod policy;
@@ -27,7 +28,10 @@ pub use claim::{
     Claim, ClaimRole, ClaimState, ClaimStatus, FencedRequest, Instance, LocalityIndex,
     ReleaseClaim, RenewClaim,
 };
-pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
+pub use decision::{
+    Decision, DecisionExplanation, DecisionOutcome, InstanceExplanation, PlacedAt, PlacementReason,
+    Replay, ReplayOutcome,
+};
 pub use drain::{
     Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, MoveVolume,
     ReclaimNotice, VolumeMove, VolumeMoveAction, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,
@@ -40,9 +44,9 @@ pub use elastic::{
 };
 pub use event::Event;
 pub use node::{
-    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ImportLine,
-    ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
-    ReportedInstance, RunState, RunningInstance,
+    Assignment, AssignmentList, FailureCause, FoundInstance, Heartbeat, HeartbeatResponse,
+    ImportLine, ImportReport, Node, NodeEvacuation, NodeExplanation, NodeInstance, NodeStateChange,
+    ReportedInstance, RunState, RunningInstance, UnsetFacts,
 };
 pub use place::{
     ExplainLevel, HeldValue, InstanceSpec, Mode, PlaceRequest, Placed, PlacedInstance, PlacedSlot,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_engine::elastic::Account;
-use berth_engine::{Amounts, Elastic, InstanceId, NodeFacts, NodeId, NodeState};
+use berth_engine::{Amounts, Elastic, FactValues, InstanceId, NodeFacts, NodeId, NodeState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,8 +16,24 @@ use crate::place::HeldValue;
 /// A node: what is known of it, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
-    /// Its facts.
+    /// Its facts in effect: what an operator set, else the policy's defaults, else what is reported.
     pub facts: NodeFacts,
+    /// What an operator set, by field such as `reserved` or `labels.hall`; null: nothing, in place of
+    /// what is reported.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    pub set: FactValues,
+    /// The policy's defaults for the node, by field. They count where nothing is set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    pub policy_defaults: FactValues,
+    /// What is reported, for each field where something else is in effect; null: nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
+    pub reported: FactValues,
+    /// For a node that is lost, degraded or joining: why, and what makes it active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_message: Option<String>,
     /// Increases with every change of its facts or state; also its ETag.
     pub generation: i64,
     /// When its agent last sent a heartbeat; absent: never.
@@ -54,8 +70,16 @@ pub struct NodeEvacuation {
 pub struct NodeStateChange {
     /// Why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
+}
+
+/// Gives facts back that an operator set.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnsetFacts {
+    /// Fields, such as `reserved` and `labels.hall`; `labels` means all labels.
+    #[schema(min_items = 1, max_items = 100)]
+    pub fields: Vec<String>,
 }
 
 /// The state of an instance on a node, as reported by its agent.
@@ -74,6 +98,18 @@ pub enum RunState {
     Failed,
 }
 
+/// What made an instance fail to start, as far as its agent can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCause {
+    /// The node: no instance would start there now.
+    Node,
+    /// The instance: it would start nowhere. Does not count against the node.
+    Instance,
+    /// Either. Counts against the node together with failures of other tenants.
+    Unknown,
+}
+
 /// An instance that an agent finds on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -88,8 +124,10 @@ pub struct RunningInstance {
     pub state: RunState,
     /// For one that stopped or failed: why, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub reason: Option<String>,
+    /// For one that failed to start: what made it fail; absent: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
     /// For an instance that Berth did not place: what it uses, so that it can be charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<FoundInstance>,
@@ -124,6 +162,11 @@ pub struct Heartbeat {
     /// All instances on the node; absent: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningInstance>>,
+    /// Why the node works only in part, such as a failed health check: it becomes `degraded`. Sent with
+    /// every heartbeat while it holds; absent: it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200)]
+    pub degraded: Option<String>,
     /// Notice that the node will be reclaimed; may be sent with every heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<ReclaimNotice>,

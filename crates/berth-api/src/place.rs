@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use berth_engine::affinity::Rule;
+use berth_engine::limits::{check_regexes, read_items, read_rules, table};
+use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
     Amounts, CapacityType, Elastic, Explanation, InstanceId, Locality, NodeId, PlatformBounds,
     Ratios, Refusal, TraitValue,
 };
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// How many of the instances must be placed.
@@ -86,6 +88,13 @@ pub struct InstanceSpec {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
+    /// Which nodes it may go to: `zone = z1 and not rack in (r1, r2)`.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub required_place: Option<NodeSelector>,
+    /// Which nodes it should rather go to; the more of these a node fits, the better.
+    #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 8)]
+    pub preferred_places: Vec<NodeSelector>,
     /// Local volumes it uses; it must be on their node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
@@ -112,6 +121,7 @@ pub struct InstanceSpec {
     pub groups: Vec<String>,
     /// Affinity rules, such as `workload!=web@rack`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "read_rules")]
     #[schema(value_type = Vec<String>)]
     pub affinity: Vec<Rule>,
     /// Locality hints.
@@ -171,14 +181,14 @@ pub struct PlaceRequest {
     /// A retry with the same id gets the first response. May be given as header `Idempotency-Key`
     /// instead; made by the server when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub request_id: Option<String>,
     /// The tenant. A token that is bound to one tenant may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "owner")]
     pub tenant: Option<String>,
     /// The instances.
-    #[schema(min_items = 1, max_items = 1000)]
+    #[serde(deserialize_with = "read_specs")]
+    #[schema(min_items = 1)]
     pub instances: Vec<InstanceSpec>,
     /// How many must be placed.
     #[serde(default)]
@@ -204,6 +214,22 @@ pub struct PlaceRequest {
     /// How detailed the explanation is.
     #[serde(default)]
     pub explain: ExplainLevel,
+}
+
+/// Reads the instances of a placement. Stops at the limits, before the rest is in memory.
+///
+/// # Errors
+/// When an instance cannot be read, or there are too many, or too many regular expressions.
+fn read_specs<'de, D>(input: D) -> Result<Vec<InstanceSpec>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let mut regexes = 0;
+    read_items(input, table::INSTANCES.most(), |specs: &[InstanceSpec]| {
+        let rules = specs.last().map_or(&[][..], |spec| &spec.affinity);
+        regexes += rules.iter().filter(|rule| rule.pattern().is_regex()).count();
+        check_regexes(regexes, table::REQUEST_REGEXES)
+    })
 }
 
 impl PlaceRequest {

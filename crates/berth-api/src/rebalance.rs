@@ -53,7 +53,6 @@ pub struct ApplyRebalance {
     /// Moves of a plan that was made before, as it has them. Each is checked again, and one that is
     /// no longer possible is not begun. Absent: a plan is made now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_items = 1000)]
     pub moves: Option<Vec<RebalanceStep>>,
 }
 

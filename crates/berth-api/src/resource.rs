@@ -101,7 +101,7 @@ pub struct NewAttachment {
     #[serde(alias = "owner")]
     pub tenant: Option<String>,
     /// The volumes; all must be on one node.
-    #[schema(min_items = 1, max_items = 64)]
+    #[schema(min_items = 1)]
     pub volumes: Vec<String>,
 }
 
@@ -130,6 +130,13 @@ pub struct NewPool {
     /// Seconds before a released value is given out again; 600 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_s: Option<u32>,
+    /// The only tenant whose instances may take values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Whether instances of all tenants may take values. With neither `tenant` nor `open`, a pool
+    /// that is there stays as it is, and a new one is open.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 /// A pool of addresses or numbers.
@@ -149,6 +156,12 @@ pub struct Pool {
     pub size: String,
     /// How many are in use, without quarantined ones.
     pub used: i64,
+    /// The only tenant whose instances may take values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Whether instances of all tenants may take values.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// Limits of a tenant; absent means unlimited.
@@ -191,6 +204,6 @@ pub struct QuotaUse {
 pub struct Secrets {
     /// The current version of the bundle; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1)]
     pub version: Option<String>,
 }

@@ -20,7 +20,7 @@ pub struct NewWorkload {
     pub replicas: Option<u32>,
     /// The process type, such as `web`; the workload's name when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1)]
     pub process: Option<String>,
     /// The request of each member. A change of it, of `pools` or of `release` is a new revision.
     pub template: InstanceSpec,
@@ -29,7 +29,6 @@ pub struct NewWorkload {
     pub pools: Vec<String>,
     /// The release that members run, for the record and for agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub release: Option<String>,
     /// How members are shared between on-demand and spot nodes; absent: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use berth_api::{
     ApplyRebalance, AskPermit, AssignmentList, Claim, ClaimStatus, Drain, DrainNode, FencedRequest,
     Heartbeat, HeartbeatResponse, Migration, MigrationReport, Node, NodeStateChange, Page, Permit,
     PlaceRequest, Placed, PlanRebalance, Rebalance, RebalanceApplied, ReleaseClaim, RenewClaim,
-    SetBounds, StartMigration, Ticket,
+    SetBounds, StartMigration, Ticket, UnsetFacts,
 };
 use reqwest::Method;
 use serde::Deserialize;
@@ -54,12 +54,22 @@ impl Client {
         }
     }
 
-    /// Registers a node, or replaces its facts.
+    /// Registers a node, or replaces its facts: as an agent what it reports, as an operator what is
+    /// in effect.
     ///
     /// # Errors
     /// As [`Client::get`].
     pub async fn put_node(&self, facts: &NodeFacts) -> Result<Node, ClientError> {
         self.put(&format!("/v1/nodes/{}", escape(facts.id.as_str())), facts).await
+    }
+
+    /// Registers a node, or replaces what it reports, whichever role the token has. What an operator
+    /// set stays.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn report_node(&self, facts: &NodeFacts) -> Result<Node, ClientError> {
+        self.put(&format!("/v1/nodes/{}?as=reported", escape(facts.id.as_str())), facts).await
     }
 
     /// Plans moves towards a goal, and changes nothing.
@@ -261,6 +271,18 @@ impl Client {
     ) -> Result<Node, ClientError> {
         let path = format!("/v1/nodes/{}", escape(node.as_str()));
         Ok(self.send_json(Method::PATCH, &path, patch, if_match).await?.value)
+    }
+
+    /// Gives facts back that an operator set: what is reported is in effect again.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn unset_facts(
+        &self,
+        node: &NodeId,
+        fields: &UnsetFacts,
+    ) -> Result<Node, ClientError> {
+        self.post(&format!("/v1/nodes/{}/unset", escape(node.as_str())), fields).await
     }
 }
 

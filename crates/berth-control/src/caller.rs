@@ -92,8 +92,4 @@ impl Caller {
     }
 }
 
-/// Whether a text can be the name of a tenant, a node or another object.
-#[must_use]
-pub fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control)
-}
+pub use berth_api::limits::is_name;

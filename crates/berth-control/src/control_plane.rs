@@ -21,7 +21,10 @@ use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::placer::Placer;
 use crate::settings::Settings;
-use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, drains, volume_moves};
+use crate::state::instance_ids::InstanceIdKey;
+use crate::state::{
+    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, drains, volume_moves,
+};
 use crate::tenant_limits::{LimitKind, LimitedRequest, TenantLimits};
 use crate::workload::WorkloadKey;
 
@@ -41,6 +44,8 @@ pub struct ControlPlane {
     pub degraded: Degradations,
     /// The permits of elastic instances.
     pub permits: Permits,
+    /// Reports of agents that were refused.
+    pub refused_reports: RefusedReports,
     /// Settings, and the way to a stop.
     pub lifecycle: Lifecycle,
     /// The claim path.
@@ -48,6 +53,7 @@ pub struct ControlPlane {
     pub(crate) liveness: NodeLiveness,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) locality: LocalityKey,
+    pub(crate) instance_ids: InstanceIdKey,
     /// What tenants may still ask for.
     pub(crate) tenant_limits: TenantLimits,
 }

@@ -48,7 +48,7 @@ pub struct FleetReplica {
     /// Slots of workloads that are taken.
     pub slots: Slots,
     /// The current version of each environment's secrets.
-    secrets: FxHashMap<Text, Text>,
+    secrets: FxHashMap<(Option<Text>, Text), Text>,
     /// The last event that was taken in.
     pub cursor: i64,
 }
@@ -128,10 +128,12 @@ impl FleetReplica {
     pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
         match item {
             SnapshotItem::Policy(_, _, body) => {
-                let policy = Policy::from_json(&body);
+                let policy = Policy::from_stored(&body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
-            SnapshotItem::Secrets(env, version) => self.set_secrets(&env, Some(version)),
+            SnapshotItem::Secrets(tenant, env, version) => {
+                self.set_secrets((tenant, env), Some(version));
+            }
             SnapshotItem::Group(group) => self.engine.fleet_mut().put_group(group),
             SnapshotItem::Node(facts, seen) => {
                 self.put_node(&facts, seen.constraint_gen)?;
@@ -235,7 +237,7 @@ impl FleetReplica {
             EventBody::NodeChanged { constraint_gen, facts } => {
                 self.put_node(facts, *constraint_gen)?;
             }
-            EventBody::NodeState { node_id, state, constraint_gen } => {
+            EventBody::NodeState { node_id, state, constraint_gen, .. } => {
                 self.engine.fleet_mut().set_state(node_id, *state);
                 if let Some(mark) = self.nodes.get_mut(node_id) {
                     mark.seen.constraint_gen = *constraint_gen;
@@ -255,11 +257,11 @@ impl FleetReplica {
             EventBody::VolumeRemoved { volume_id } => {
                 self.engine.fleet_mut().remove_volume(volume_id);
             }
-            EventBody::SecretsChanged { env, version } => {
-                self.set_secrets(env, version.clone());
+            EventBody::SecretsChanged { tenant, env, version } => {
+                self.set_secrets((tenant.clone(), env.clone()), version.clone());
             }
             EventBody::PolicyChanged { body, .. } => {
-                let policy = Policy::from_json(body);
+                let policy = Policy::from_stored(body);
                 self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
             }
             EventBody::WorkloadChanged { tenant, name, workload, .. } => match workload {
@@ -274,6 +276,7 @@ impl FleetReplica {
             | EventBody::QuotaChanged { .. }
             | EventBody::SchedulingFailed { .. }
             | EventBody::SchedulingRecovered { .. }
+            | EventBody::ReportRefused { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
@@ -342,18 +345,37 @@ impl FleetReplica {
         }
     }
 
-    fn set_secrets(&mut self, env: &Text, version: Option<Text>) {
-        self.engine.fleet_mut().set_secrets(env, version.is_some());
+    fn set_secrets(&mut self, key: (Option<Text>, Text), version: Option<Text>) {
+        let fleet = self.engine.fleet_mut();
+        match &key {
+            (Some(tenant), env) => fleet.set_tenant_secrets(tenant, env, version.is_some()),
+            (None, env) => fleet.set_secrets(env, version.is_some()),
+        }
         match version {
-            Some(version) => drop(self.secrets.insert(env.clone(), version)),
-            None => drop(self.secrets.remove(env)),
+            Some(version) => drop(self.secrets.insert(key, version)),
+            None => drop(self.secrets.remove(&key)),
         }
     }
 
-    /// The current version of an environment's secrets.
+    /// The pool that every instance on a node takes an address of, if it is not among those named.
+    pub(crate) fn overlay_pool(&mut self, node: &NodeId, named: &[Text]) -> Option<Text> {
+        let engine = self.engine();
+        if !engine.policy().defaults().has_overlay_pool() {
+            return None;
+        }
+        let facts = engine.fleet().node(node)?;
+        let pool = engine.policy().defaults().overlay_pool(&facts.labels)?;
+        (!named.iter().any(|known| **known == *pool)).then(|| Text::from(pool))
+    }
+
+    /// The current version of the secrets of an instance's environment, if it needs any: its
+    /// tenant's own, or else those without a tenant.
     #[must_use]
-    pub fn secrets_of(&self, env: &str) -> Option<Text> {
-        self.secrets.get(env).cloned()
+    pub fn secrets_of(&self, instance: &InstanceRequest) -> Option<Text> {
+        let env = instance.env.as_deref().filter(|_| instance.needs_secrets)?;
+        let (tenant, env) = (Text::from(instance.tenant.as_str()), Text::from(env));
+        let own = self.secrets.get(&(Some(tenant), env.clone()));
+        own.or_else(|| self.secrets.get(&(None, env))).cloned()
     }
 
     /// Sets apart the claims that are gone by now, unless others are set apart already. Returns

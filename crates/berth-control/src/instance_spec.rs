@@ -1,7 +1,7 @@
 //! From an instance as callers describe it to the request that the engine places.
 
 use berth_api::InstanceSpec;
-use berth_engine::{InstanceId, InstanceRequest};
+use berth_engine::{InstanceId, InstanceRequest, Policy};
 use serde_json::{Map, Value};
 
 /// What one instance of a spec asks for, but for its id and its sets of volumes.
@@ -22,6 +22,8 @@ pub fn request_of(tenant: &str, spec: &InstanceSpec) -> InstanceRequest {
         platform: spec.platform.clone().unwrap_or_default(),
         ratios: spec.ratios,
         capacity_type: spec.capacity_type,
+        required_place: spec.required_place.clone(),
+        preferred_places: spec.preferred_places.clone(),
         volumes: spec.volumes.clone(),
         needs_secrets: spec.needs_secrets,
         cpu_capped: spec.cpu_capped,
@@ -33,6 +35,18 @@ pub fn request_of(tenant: &str, spec: &InstanceSpec) -> InstanceRequest {
         locality: spec.locality.clone().unwrap_or_default(),
         priority: spec.priority.unwrap_or(0),
         excluded_nodes: Vec::new(),
+    }
+}
+
+/// Gives an instance the policy's disk if its spec does not say how much it needs.
+pub fn apply_default_disk(
+    policy: Option<&Policy>,
+    spec: &InstanceSpec,
+    request: &mut InstanceRequest,
+) {
+    let default = policy.and_then(|policy| policy.defaults().disk_mib);
+    if let (None, Some(disk_mib)) = (spec.resources.disk_mib, default) {
+        request.resources.disk_mib = disk_mib;
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::{NodeId, NodeState, Timestamp};
-use berth_ledger::{Answer, Op, Outcome};
+use berth_ledger::{Answer, Op, Outcome, Text};
 use tokio::time::Instant;
 
 use crate::clock::now;
@@ -76,10 +76,9 @@ impl LivenessMonitor {
         let lost_after = control.lifecycle.settings().lost_after.as_secs();
         let lost_after = i64::try_from(lost_after).unwrap_or(i64::MAX);
         control.liveness.record_silence(is_mostly_silent(control, at, lost_after, self.since));
-        for (node, generation, state) in changed_states(control, at, lost_after, self.since) {
-            let op = Op::SetNodeState { node: node.clone(), state, expect: Some(generation) };
+        for (node, is_lost, op) in changed_states(control, at, lost_after, self.since) {
             if let Answer::Outcome(Outcome::Done) = control.submit(op).await? {
-                tracing::warn!(%node, state = state.name(), "node liveness changed");
+                tracing::warn!(%node, is_lost, "node liveness changed");
             }
         }
         Ok(())
@@ -106,23 +105,31 @@ fn is_mostly_silent(control: &ControlPlane, at: i64, lost_after: i64, since: i64
     catalog.nodes.len() >= 3 && silent * 2 > catalog.nodes.len()
 }
 
-/// Nodes whose state no longer agrees with their silence: generation and new state.
+/// Nodes whose state no longer agrees with their silence: whether each is lost now, and the operation
+/// that says so.
 fn changed_states(
     control: &ControlPlane,
     at: i64,
     lost_after: i64,
     since: i64,
-) -> Vec<(NodeId, i64, NodeState)> {
+) -> Vec<(NodeId, bool, Op)> {
     let catalog = control.catalog.read();
     let had_time = at - since > lost_after;
     let changed = |(id, node): (&NodeId, &crate::catalog::NodeEntry)| {
         let heard_lately = at - node.heard_at <= lost_after;
-        let state = match node.facts.state {
-            NodeState::Active | NodeState::Degraded if had_time && !heard_lately => NodeState::Lost,
-            NodeState::Lost if heard_lately => NodeState::Active,
-            _ => return None,
-        };
-        Some((id.clone(), node.generation, state))
+        let expect = Some(node.generation);
+        match node.facts.state {
+            NodeState::Active | NodeState::Degraded if had_time && !heard_lately => {
+                let state = NodeState::Lost;
+                Some((id.clone(), true, Op::SetNodeState { node: id.clone(), state, expect }))
+            }
+            NodeState::Lost if heard_lately => {
+                // Degraded again if it was so before; its next heartbeat says whether it still is.
+                let degraded = node.facts.state_reason.as_deref().map(Text::from);
+                Some((id.clone(), false, Op::SetHealth { node: id.clone(), degraded, expect }))
+            }
+            _ => None,
+        }
     };
     catalog.nodes.iter().filter_map(changed).collect()
 }

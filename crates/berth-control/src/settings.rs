@@ -4,6 +4,23 @@ use std::time::Duration;
 
 use crate::tenant_limits::TenantRates;
 
+/// The tenant of instances that were found on nodes and belong to no tenant.
+pub const UNMANAGED: &str = "unmanaged";
+
+/// What becomes of an instance that an agent finds on its node and Berth did not place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Adoption {
+    /// It is refused.
+    Off,
+    /// It is recorded for the tenant [`UNMANAGED`], whatever tenant its agent names.
+    #[default]
+    Unmanaged,
+    /// It is recorded for the tenant that its agent names, if that is one of these.
+    Listed(Vec<String>),
+    /// It is recorded for the tenant that its agent names.
+    Any,
+}
+
 /// Settings that handlers and loops read each time they need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -21,6 +38,8 @@ pub struct Settings {
     pub evacuation_every: Duration,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
+    /// What becomes of instances that agents find and Berth did not place.
+    pub adopt: Adoption,
     /// What one tenant may ask for in a second.
     pub tenant_rates: TenantRates,
 }
@@ -35,6 +54,7 @@ impl Default for Settings {
             queue_limit: 10_000,
             evacuation_every: Duration::from_secs(60),
             open_metrics: false,
+            adopt: Adoption::default(),
             tenant_rates: TenantRates::default(),
         }
     }

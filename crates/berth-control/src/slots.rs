@@ -35,6 +35,9 @@ impl Slots {
     pub fn define(&mut self, row: &Workload) {
         // One that cannot be read is reported by the catalogue, and gives no slots.
         let Ok(found) = Definition::read(row) else { return };
+        if found.quarantined.is_some() {
+            return self.undefine(&found.key.0, &found.key.1);
+        }
         let (replicas, capacity) = (found.replicas, found.body.capacity);
         let rule = Rule { revision: found.body.revision, replicas, capacity };
         self.rules.insert(found.key, rule);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::limits::{check_size, table};
 use berth_engine::Policy;
 use berth_ledger::{Backend, Ledger, Op, Outcome};
 
@@ -23,7 +24,10 @@ use crate::moves::volume::VolumeMoveDriver;
 use crate::placer::{Placer, PlacerOptions};
 use crate::queue::TicketGranter;
 use crate::settings::Settings;
-use crate::state::{Degradations, MoveRecords, NodeLiveness, Permits, Queue, load_secret};
+use crate::state::instance_ids::InstanceIdKey;
+use crate::state::{
+    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, load_secret,
+};
 use crate::tenant_limits::TenantLimits;
 use crate::workloads::WorkloadReconciler;
 
@@ -76,11 +80,13 @@ impl ControlPlane {
             moves: MoveRecords::default(),
             degraded: Degradations::default(),
             permits: Permits::load(&ledger)?,
+            refused_reports: RefusedReports::default(),
             lifecycle: Lifecycle::new(options.settings, options.maintenance),
             placer,
             liveness: NodeLiveness::new(),
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
+            instance_ids: InstanceIdKey::load(&ledger)?,
             tenant_limits: TenantLimits::default(),
             ledger,
         });
@@ -124,10 +130,16 @@ impl ControlPlane {
     }
 }
 
-/// A new ledger has no policy: the one the server was started with becomes its first.
+/// A new ledger has no policy: the one the server was started with becomes its first. It also takes
+/// the place of an active policy that exceeds a limit, which stays stored but is no longer in force.
 fn store_first_policy(ledger: &Ledger, policy: &Policy) -> Result<(), StartError> {
-    if ledger.policies()?.iter().any(|stored| stored.active) {
-        return Ok(());
+    if let Some(active) = ledger.policies()?.into_iter().find(|stored| stored.active) {
+        let Err(excess) = check_size(active.body.len(), table::STORED_POLICY_BYTES) else {
+            return Ok(());
+        };
+        let excess = excess.inside("policy");
+        let (quarantined, instead) = (active.name, policy.name());
+        tracing::error!(%excess, quarantined, instead, "active policy quarantined");
     }
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
     let body = policy.to_json();

@@ -189,9 +189,11 @@ impl Run {
 
     fn boot(&mut self, rng: &mut Rng) {
         let id = self.some_node(rng).id;
-        let outcome = BootOutcome {
-            at: self.twin.now.plus(-i64::from(rng.number(0, 400))),
-            failed: rng.chance(70),
+        let at = self.twin.now.plus(-i64::from(rng.number(0, 400)));
+        let outcome = match rng.number(0, 5) {
+            0 => BootOutcome::failed_for(at, "t0"),
+            1 => BootOutcome::failed_for(at, "t1"),
+            _ => BootOutcome::new(at, rng.chance(70)),
         };
         self.twin.record_boot(&id, outcome);
     }

@@ -88,7 +88,7 @@ fn nodes() -> impl Strategy<Value = NodeFacts> {
             cached_images: if has_image { vec!["i".to_owned()] } else { Vec::new() },
             extra: gpus.into_iter().map(|count| ("gpu".to_owned(), count)).collect(),
             boots: failure
-                .map(|age| BootOutcome { at: START.plus(-age), failed: true })
+                .map(|age| BootOutcome::new(START.plus(-age), true))
                 .into_iter()
                 .collect(),
             ..NodeFacts::new("unnamed", Amounts::new(16_000, 20_000).with_disk(100_000))
@@ -299,8 +299,7 @@ impl<'a> Run<'a> {
                 }
             }
             Change::Boot(node, failed) => {
-                let (node, outcome) =
-                    (self.node(node), BootOutcome { at: self.now, failed: *failed });
+                let (node, outcome) = (self.node(node), BootOutcome::new(self.now, *failed));
                 self.engine.fleet_mut().record_boot(&node, outcome);
             }
         }

@@ -63,7 +63,7 @@ fn disturb(engine: &mut Engine, rng: &mut Rng, nodes: &[NodeFacts], seconds: i64
     match rng.below(4) {
         0 => {
             let failed = rng.chance(50);
-            let outcome = BootOutcome { at, failed };
+            let outcome = BootOutcome::new(at, failed);
             engine.fleet_mut().record_boot(&facts.id, outcome);
         }
         1 => {

@@ -80,7 +80,7 @@ fn instance_id(rng: &mut Rng) -> InstanceId {
 }
 
 fn boot(rng: &mut Rng) -> BootOutcome {
-    BootOutcome { at: moment(rng), failed: rng.chance(50) }
+    BootOutcome::new(moment(rng), rng.chance(50))
 }
 
 /// Draws something now and then.

@@ -69,7 +69,8 @@ fn every_scarce_resource_is_shrunk_together() {
     let Fix::Shrink { resources, .. } = fix(&mut engine, &wanted, is_shrink) else {
         panic!("not a shrink");
     };
-    let fitted = Amounts::new(4000, 1024).with_disk(9500).with_bandwidth(100);
+    // Its one core, not the four that its ratio makes of it: one instance fits into its host.
+    let fitted = Amounts::new(1000, 1024).with_disk(9500).with_bandwidth(100);
     assert_eq!(resources, fitted);
     wanted.resources = resources;
     assert_eq!(place(&mut engine, &wanted), "a");

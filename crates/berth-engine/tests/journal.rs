@@ -49,7 +49,7 @@ fn change_everything(fleet: &mut Fleet) -> Result<(), Box<dyn std::error::Error>
     fleet.release(InstanceId::from_u128(3));
     fleet.remove_node(&NodeId::new("d"));
     fleet.heartbeat(&NodeId::new("a"), Timestamp(9));
-    fleet.record_boot(&NodeId::new("b"), BootOutcome { at: Timestamp(3), failed: true });
+    fleet.record_boot(&NodeId::new("b"), BootOutcome::new(Timestamp(3), true));
     fleet.set_state(&NodeId::new("c"), NodeState::Cordoned);
     fleet.remove_group("empty");
     fleet.remove_volume("unused");

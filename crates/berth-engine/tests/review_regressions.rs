@@ -103,7 +103,7 @@ fn a_group_defined_after_its_members_came_counts_them() {
 
 #[test]
 fn the_newest_boot_counts_in_whatever_order_boots_are_listed() {
-    let boot = |seconds, failed| BootOutcome { at: NOW.plus(seconds), failed };
+    let boot = |seconds, failed| BootOutcome::new(NOW.plus(seconds), failed);
     let facts = node_with("a", 8000, 1000, |facts| {
         facts.boots = vec![boot(-10, false), boot(-61, true), boot(-62, true)];
     });
@@ -389,4 +389,26 @@ fn a_quorum_met_by_the_search_still_takes_along_an_instance_with_a_node_to_itsel
     requests.push(wanted);
     let outcome = place_at_least(&mut engine, 3, requests);
     assert_eq!(outcome.placements.len(), 4, "three small ones and the one apart");
+}
+
+#[test]
+fn failures_of_one_tenant_alone_do_not_make_a_node_sick() {
+    let ago = |minutes: i64| NOW.plus(-60 * minutes);
+    let failed = |at| BootOutcome::new(at, true);
+    let of = |minutes, tenant: &str| BootOutcome::failed_for(ago(minutes), tenant);
+    let table = [
+        (vec![of(3, "a"), of(2, "a"), of(1, "a")], false),
+        (vec![of(2, "a"), of(1, "b")], true),
+        (vec![of(3, "b"), of(2, "a"), of(1, "a")], true),
+        (vec![of(2, "a"), failed(ago(1))], true),
+        (vec![failed(ago(2)), of(1, "a")], true),
+        (vec![of(3, "b"), BootOutcome::new(ago(2), false), of(1, "a")], false),
+        (vec![failed(ago(2)), failed(ago(1))], true),
+    ];
+    for (boots, is_sick) in table {
+        let host = node_with("a", 1000, 4096, |facts| facts.boots.clone_from(&boots));
+        let mut engine = engine(builtin("balanced"), &[host]);
+        let found = engine.place(&request(1, 0, 1), NOW).is_err();
+        assert_eq!(found, is_sick, "{boots:?}");
+    }
 }

@@ -7,6 +7,7 @@ mod common;
 
 use berth_engine::BUILTIN_POLICIES;
 use berth_engine::affinity::{Rule, Strength, Topology};
+use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
     Amounts, Audience, Batch, BootOutcome, CapacityType, Elastic, Explanation, Group, GroupKind,
     Hint, InstanceId, InstanceRequest, LinkState, Locality, Network, NodeFacts, NodeId, NodeUsage,
@@ -70,7 +71,7 @@ fn full_node() -> NodeFacts {
         facts.hardware_class = -3;
         facts.networks = vec![Network { tag: "admin".to_owned(), link: LinkState::Unknown }];
         facts.cached_images = vec!["alpine".to_owned()];
-        facts.boots = vec![BootOutcome { at: Timestamp(1), failed: true }];
+        facts.boots = vec![BootOutcome::failed_for(Timestamp(1), "acme")];
     })
 }
 
@@ -87,6 +88,8 @@ fn full_request() -> InstanceRequest {
     wanted.platform.min.insert(PlatformVersion::new(7, 0), Timestamp(1));
     wanted.ratios = Some(Ratios::default());
     wanted.capacity_type = Some(CapacityType::OnDemand);
+    wanted.required_place = Some(NodeSelector::parse("zone = z1 or not has label:tier").unwrap());
+    wanted.preferred_places = vec![NodeSelector::parse("rack ~ r*").unwrap()];
     wanted.affinity = vec![Rule::parse("role!=~db@rack").unwrap()];
     let near = vec![Hint::Instance(InstanceId::from_u128(7))];
     let far = vec![Hint::Tag("role".to_owned(), "web".to_owned())];

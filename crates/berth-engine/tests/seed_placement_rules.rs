@@ -29,7 +29,7 @@ fn with_volumes(number: u128, volumes: &[&str]) -> InstanceRequest {
 }
 
 fn failed(at: Timestamp) -> BootOutcome {
-    BootOutcome { at, failed: true }
+    BootOutcome::new(at, true)
 }
 
 // Hard: memory.
@@ -40,7 +40,7 @@ fn memory_with_its_overhead_may_fill_a_node_and_not_exceed_it() {
     let mut engine = engine(builtin("balanced"), &[host]);
     assert_eq!(place(&mut engine, &request(1, 0, 1984)), "a");
     let over = request(1, 0, 1985);
-    let reason = "memory: needs 1985 MiB + 64 overhead, 2048 free: short by 1 MiB";
+    let reason = "memory: needs 1.93 GiB plus 64 MiB overhead, has just 1 MiB less than that free";
     assert_eq!(removal(&mut engine, &over, "a"), ("memory".into(), reason.into()));
 
     // Two of 960 cost 1024 each; there is nothing left for a third, however small.
@@ -49,7 +49,7 @@ fn memory_with_its_overhead_may_fill_a_node_and_not_exceed_it() {
     let refused = refusal(&mut engine, &request(4, 0, 1));
     assert_eq!(refused.code, "no_capacity_memory");
     let nearest = refused.nearest[0].evidence.to_string();
-    assert_eq!(nearest, "memory: needs 1 MiB + 64 overhead, 0 free: short by 65 MiB");
+    assert_eq!(nearest, "memory: needs 1 MiB plus 64 MiB overhead, has none free: short by 65 MiB");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn an_instance_goes_where_its_volumes_are_whatever_the_scores() {
     wanted.workload = Some("web".to_owned());
     assert_eq!(survivors(&mut engine, &wanted), ["c"]);
     assert_eq!(place(&mut engine, &wanted), "c");
-    let reason = "home of volume data is c, wanted is this node";
+    let reason = "is not the home of volume data, which is c";
     let removed = removal(&mut engine, &wanted, "a");
     assert_eq!(removed, ("volume-home".into(), reason.into()));
 }
@@ -240,7 +240,7 @@ fn two_replicas_on_one_volume_do_not_fit_in_a_batch_either() {
 fn cpu_scores_one_minus_used_over_allocatable_and_never_refuses() {
     // Four cores at the default ratio of four: 16000 may be promised. The used share rounds down.
     let mut engine = engine(scores("cpu-pressure = 1"), &[node("a", 4000, 4096)]);
-    let wanted = request(1, 64_000, 1);
+    let wanted = request(1, 4000, 1);
     let used_then_value = [
         (0, 1_000_000),
         (4000, 750_000),
@@ -498,6 +498,13 @@ fn an_instance_that_needs_secrets_waits_for_its_environment_to_have_them() {
     engine.fleet_mut().set_secrets("prod", true);
     assert_eq!(place(&mut engine, &wanted), "a");
     engine.fleet_mut().set_secrets("prod", false);
+    assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
+    // Those of another tenant are not its own.
+    engine.fleet_mut().set_tenant_secrets("another", "prod", true);
+    assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
+    engine.fleet_mut().set_tenant_secrets(&wanted.tenant, "prod", true);
+    assert_eq!(place(&mut engine, &wanted), "a");
+    engine.fleet_mut().set_tenant_secrets(&wanted.tenant, "prod", false);
     assert_eq!(refusal(&mut engine, &wanted).code, "secrets_missing");
 }
 

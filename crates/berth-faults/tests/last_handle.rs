@@ -21,7 +21,7 @@ fn a_ledger_whose_last_handle_is_in_an_answer_closes() {
         drop(last);
         drop(sender.send(answer));
     });
-    let op = Op::PutSecrets { env: Text::from("test"), version: None };
+    let op = Op::PutSecrets { tenant: None, env: Text::from("test"), version: None };
     ledger.submit([Job { op, reply }]);
     drop(ledger);
     drop(dropped);

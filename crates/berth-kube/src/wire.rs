@@ -1,19 +1,25 @@
 //! The protocol by which agents of autoscaled virtual machines request permits from the scheduler:
 //! `POST /` on a port of its own, disabled unless it has an address. `docs/wire.md` describes it.
 //!
-//! Decides nothing: each request goes to the owner of the cluster state, and its reply back.
+//! Decides nothing: each request goes to the owner of the cluster state, and its reply back. A permit
+//! takes room from others, so a listener that other hosts can reach needs tokens.
 
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use berth_api::wire::WireRequest;
 use berth_engine::elastic::{PermitDecision, PermitRequest, Size};
+use subtle::ConstantTimeEq as _;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +35,49 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of a memory slot in MiB, in which versions before 4.0 count.
 const SLOT_MIB: u32 = 1024;
 
+/// The shortest token.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// Where the protocol is served, and who may use it.
+#[derive(Debug)]
+pub struct WireListener {
+    /// Where agents connect.
+    pub listener: TcpListener,
+    /// The tokens that they present; absent: none is needed.
+    pub tokens: Option<TokenFile>,
+}
+
+/// A file of tokens, one a line, that is read again for every request: a mounted Secret changes
+/// while the scheduler runs.
+#[derive(Clone, Debug)]
+pub struct TokenFile(PathBuf);
+
+impl TokenFile {
+    /// A file that has tokens now.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let text = std::fs::read_to_string(path)?;
+        if tokens_of(&text).next().is_none() {
+            let why = format!("it has no token of at least {TOKEN_BYTES_MIN} characters");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    async fn has(&self, token: &str) -> io::Result<bool> {
+        let text = tokio::fs::read_to_string(&self.0).await?;
+        // All are compared, so that the time tells nothing.
+        let is_one = |known: &str| bool::from(known.as_bytes().ct_eq(token.as_bytes()));
+        Ok(tokens_of(&text).filter(|known| is_one(known)).count() > 0)
+    }
+}
+
+fn tokens_of(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|token| token.len() >= TOKEN_BYTES_MIN)
+}
+
 /// A permit request of a virtual machine, with the channel for the reply.
 #[derive(Debug)]
 pub struct PermitCall {
@@ -43,11 +92,8 @@ pub struct PermitCall {
 }
 
 /// Serves until stopped. The receiver of `calls` decides.
-pub async fn serve(
-    listener: TcpListener,
-    calls: mpsc::Sender<PermitCall>,
-    stop: CancellationToken,
-) {
+pub async fn serve(wire: WireListener, calls: mpsc::Sender<PermitCall>, stop: CancellationToken) {
+    let WireListener { listener, tokens } = wire;
     let router = Router::new()
         .route("/", post(handle_request))
         .fallback(async |uri: Uri| {
@@ -56,8 +102,35 @@ pub async fn serve(
         .method_not_allowed_fallback(async |method: Method| {
             (StatusCode::BAD_REQUEST, format!("the method is {method}; accepted is POST\n"))
         })
+        .layer(axum::middleware::from_fn_with_state(tokens.map(Arc::new), authenticate))
         .with_state(calls);
     http_server::serve_plain(listener, router, Limits::http1(REQUEST_TIMEOUT), stop).await;
+}
+
+/// Passes on requests with a valid token.
+async fn authenticate(
+    State(tokens): State<Option<Arc<TokenFile>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(tokens) = tokens else { return next.run(request).await };
+    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (scheme, token) = header.and_then(|value| value.split_once(' ')).unwrap_or_default();
+    let presented = if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" };
+    match tokens.has(presented).await {
+        Ok(true) => next.run(request).await,
+        Ok(false) => {
+            let message = "authentication required: send Authorization: Bearer TOKEN\n";
+            let headers = [(CONTENT_TYPE, "text/plain"), (WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, headers, message).into_response()
+        }
+        Err(error) => {
+            tracing::error!(%error, file = %tokens.0.display(), "failed to read wire tokens");
+            let message = "the tokens of this port cannot be read; see the scheduler's log\n";
+            let plain = [(CONTENT_TYPE, "text/plain")];
+            (StatusCode::INTERNAL_SERVER_ERROR, plain, message).into_response()
+        }
+    }
 }
 
 async fn handle_request(State(calls): State<mpsc::Sender<PermitCall>>, body: Body) -> Response {
@@ -95,5 +168,55 @@ async fn request_permit(
         Ok(decided) => Ok(read.answer(decided.permit.granted, false).to_string()),
         Err(error @ PermitError::Unknown(_)) => Err((StatusCode::NOT_FOUND, error.to_string())),
         Err(error) => Err(bad(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    const FIRST: &str = "first-token-of-the-agents";
+    const SECOND: &str = "second-token-of-the-agents";
+
+    /// The status of a request with this header.
+    async fn status(at: std::net::SocketAddr, header: &str) -> u16 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        let head = format!("POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}");
+        let request = format!("{head}content-length: 2\r\n\r\n{{}}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_permit_is_answered_only_with_one_of_the_tokens_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        std::fs::write(&file, "short\n\n").unwrap();
+        assert!(TokenFile::open(&file).is_err());
+        std::fs::write(&file, format!("{FIRST}\n")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let tokens = Some(TokenFile::open(&file).unwrap());
+        let (calls, _received) = mpsc::channel(1);
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(serve(WireListener { listener, tokens }, calls, stop.clone()));
+        let bearer = |token: &str| format!("authorization: Bearer {token}\r\n");
+        for header in [String::new(), bearer("short"), bearer(""), bearer(SECOND)] {
+            assert_eq!(status(at, &header).await, 401, "{header}");
+        }
+        assert_eq!(status(at, &format!("authorization: Basic {FIRST}\r\n")).await, 401);
+        // The request itself is none, which is found out only now.
+        assert_eq!(status(at, &bearer(FIRST)).await, 400);
+        std::fs::write(&file, format!("{FIRST}\n{SECOND}\n")).unwrap();
+        assert_eq!(status(at, &bearer(SECOND)).await, 400);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(status(at, &bearer(FIRST)).await, 500);
+        stop.cancel();
+        served.await.unwrap();
     }
 }

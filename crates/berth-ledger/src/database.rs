@@ -64,8 +64,8 @@ pub(crate) struct LogEnds {
 pub enum SnapshotItem {
     /// The active policy: name, hash, body.
     Policy(String, String, String),
-    /// An environment's secrets.
-    Secrets(Text, Text),
+    /// An environment's secrets: tenant, absent for those without one; environment; version.
+    Secrets(Option<Text>, Text, Text),
     /// A group.
     Group(Group),
     /// A node, and the version that a plan on it is based on.

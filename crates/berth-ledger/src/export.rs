@@ -15,8 +15,12 @@ use crate::ledger::Ledger;
 use crate::schema::{Cell, Column, TABLES};
 
 /// The format of the lines; a newer one is refused. Format 1 had fewer tables, up to format 2 claims
-/// had no permits, and up to format 3 groups were called teams.
-const FORMAT: u32 = 4;
+/// had no permits, and up to format 3 groups were called teams, and up to
+/// format 4 pools and secrets had no owner.
+const FORMAT: u32 = 5;
+
+/// Tables that got one more column since a format that is still read.
+const GROWN: [&str; 3] = ["claim", "pool", "env_secrets"];
 
 /// Names of tables in older formats, and what they are called now.
 const RENAMED: [(&str, &str); 3] = [
@@ -280,10 +284,15 @@ fn read_line(line: &str) -> Option<(String, usize, Vec<Cell>)> {
     // Columns that came later are at the end, and empty in older exports.
     let columns = TABLES[table].columns;
     let missing = columns.len().checked_sub(values.len())?;
-    if missing > 0 && !(missing == 1 && TABLES[table].table == "claim") {
+    if missing > 0 && !(missing == 1 && GROWN.contains(&TABLES[table].table)) {
         return None;
     }
-    let absent = std::iter::repeat_n(&Value::Null, missing);
+    // Secrets without a tenant have an empty one, which can be part of a key.
+    let filler = match TABLES[table].table {
+        "env_secrets" => Value::from(""),
+        _ => Value::Null,
+    };
+    let absent = std::iter::repeat_n(&filler, missing);
     let cells = values.iter().chain(absent).zip(columns).map(|(value, column)| {
         Some(match (value, column) {
             (Value::Null, _) => Cell::Null,

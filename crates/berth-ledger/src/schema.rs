@@ -187,6 +187,7 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Bytes("last"),
             Column::Bytes("next"),
             Column::Int("quarantine_s"),
+            Column::Text("owner"),
         ],
     },
     Shape {
@@ -234,7 +235,10 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Int("role"),
         ],
     },
-    Shape { table: "env_secrets", columns: &[Column::Text("env"), Column::Text("version")] },
+    Shape {
+        table: "env_secrets",
+        columns: &[Column::Text("env"), Column::Text("version"), Column::Text("owner")],
+    },
     Shape {
         table: "policy",
         columns: &[

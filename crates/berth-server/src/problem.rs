@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use berth_api::limits::LimitExceeded;
 use berth_api::{FieldError, Problem};
 use berth_control::ControlError;
 use berth_control::queue::TicketError;
@@ -32,6 +33,7 @@ impl ApiError {
             remedy: None,
             fields: Vec::new(),
             refusals: Vec::new(),
+            explanation: None,
             retry: None,
             trace: None,
         };
@@ -152,6 +154,12 @@ impl IntoResponse for ApiError {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+}
+
+impl From<LimitExceeded> for ApiError {
+    fn from(error: LimitExceeded) -> Self {
+        ControlError::from(error).into()
     }
 }
 

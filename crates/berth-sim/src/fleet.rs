@@ -142,7 +142,7 @@ fn node(number: u64, rng: &mut SeededRng, now: Timestamp) -> NodeFacts {
     facts.cached_images.dedup();
     if rng.one_in(50) {
         let failed_at = now.plus(-i64::from(rng.below_u32(7200)));
-        facts.boots = vec![BootOutcome { at: failed_at, failed: true }];
+        facts.boots = vec![BootOutcome::new(failed_at, true)];
     }
     facts.reserved = rng.one_in(100);
     facts

@@ -8,13 +8,15 @@ use anyhow::{Context, bail};
 use berth_ledger::{Backend, Ledger, Options, Transfer};
 use clap::Args;
 
+use crate::cmdutil::create_private_file;
+
 /// Options of `berth export`.
 #[derive(Args)]
 pub(crate) struct Export {
     /// Database of the ledger: a SQLite file, or postgres://USER@HOST/NAME.
     #[arg(long)]
     database_url: String,
-    /// File to write; `-` writes to standard output.
+    /// File to write, readable only by you; `-` writes to standard output.
     #[arg(long, short, default_value = "-")]
     out: PathBuf,
 }
@@ -63,7 +65,8 @@ impl Export {
         let out: Box<dyn Write> = if is_standard(&self.out) {
             Box::new(std::io::stdout().lock())
         } else {
-            Box::new(File::create(&self.out).with_context(|| format!("creating {name}"))?)
+            // It has hashes of tokens, and keys.
+            Box::new(create_private_file(&self.out).with_context(|| format!("creating {name}"))?)
         };
         let transfer = ledger.export(&mut BufWriter::new(out))?;
         eprintln!("{}", summary("exported", &transfer));

@@ -38,7 +38,7 @@ fn node() -> NodeFacts {
     let network = |tag: &str, link| Network { tag: tag.to_owned(), link };
     facts.networks = vec![network("admin", LinkState::Up), network("spare", LinkState::Down)];
     facts.cached_images = vec!["alpine-3".to_owned()];
-    facts.boots = vec![BootOutcome { at: Timestamp(0), failed: true }];
+    facts.boots = vec![BootOutcome::new(Timestamp(0), true)];
     facts
 }
 

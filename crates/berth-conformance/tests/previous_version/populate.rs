@@ -88,7 +88,7 @@ fn define(ledger: &Ledger) {
     let quota = Quota { memory_mib: Some(1), ..Quota::default() };
     done(ledger, Op::PutQuota { tenant: Text::from("poor"), quota });
     let (env, version) = (Text::from("prod"), Some(Text::from("7")));
-    done(ledger, Op::PutSecrets { env, version });
+    done(ledger, Op::PutSecrets { tenant: None, env, version });
     let (kind, id) = (Text::from("note"), Text::from("kept"));
     let body = "{\"text\":\"first\"}".to_owned();
     done(ledger, Op::PutDocument { kind, id, body, expect: Expect::Absent });

@@ -6,6 +6,7 @@
 
 mod locality;
 mod state;
+mod state_message;
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};

@@ -137,8 +137,9 @@ pub struct CatalogState {
     pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
     /// Members that ended without a release.
     pub crashes: FxHashMap<WorkloadKey, CrashHistory>,
-    /// The current version of each environment's secrets.
-    pub secrets: BTreeMap<Text, Text>,
+    /// The current version of each environment's secrets, by tenant, absent for those without one,
+    /// and environment.
+    pub secrets: BTreeMap<(Option<Text>, Text), Text>,
     specs: FxHashMap<Spec, Arc<InstanceRequest>>,
     /// Claims that went, with their fence, until the log has passed them.
     gone: [FxHashMap<ClaimKey, i64>; 2],
@@ -178,7 +179,9 @@ impl CatalogState {
             SnapshotItem::Node(facts, seen) => self.put_node(*facts, seen.constraint_gen),
             SnapshotItem::Volume(volume) => drop(self.volumes.insert(volume.id.clone(), volume)),
             SnapshotItem::Claim(claim) => self.load_claim(*claim),
-            SnapshotItem::Secrets(env, version) => drop(self.secrets.insert(env, version)),
+            SnapshotItem::Secrets(tenant, env, version) => {
+                self.secrets.insert((tenant, env), version);
+            }
             SnapshotItem::Workload(workload) => self.define(&workload),
             SnapshotItem::Pool(_) | SnapshotItem::Quota(..) => {}
         }
@@ -186,7 +189,7 @@ impl CatalogState {
 
     fn set_policy(&mut self, body: &str) {
         // One that cannot be read is reported by the planner, which must not go on without it.
-        self.policy = Policy::from_json(body).ok().map(Arc::new).or(self.policy.take());
+        self.policy = Policy::from_stored(body).ok().map(Arc::new).or(self.policy.take());
     }
 
     fn put_node(&mut self, facts: NodeFacts, generation: i64) {
@@ -361,8 +364,8 @@ impl CatalogState {
                 self.touch_node(&facts.id, changes);
                 self.put_node(*facts, constraint_gen);
             }
-            EventBody::NodeState { node_id, state, constraint_gen } => {
-                self.set_state(&node_id, state, constraint_gen);
+            EventBody::NodeState { node_id, state, constraint_gen, reason } => {
+                self.set_state(&node_id, state, reason, constraint_gen);
                 self.touch_node(&node_id, changes);
             }
             EventBody::NodeRemoved { node_id } => {
@@ -389,18 +392,34 @@ impl CatalogState {
                 }
                 changes.workloads.push(key);
             }
-            EventBody::SecretsChanged { env, version } => match version {
-                Some(version) => drop(self.secrets.insert(env, version)),
-                None => drop(self.secrets.remove(&env)),
-            },
+            EventBody::SecretsChanged { tenant, env, version } => {
+                self.set_secrets((tenant, env), version);
+            }
             EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
             | EventBody::SchedulingFailed { .. }
             | EventBody::SchedulingRecovered { .. }
+            | EventBody::ReportRefused { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
+    }
+
+    fn set_secrets(&mut self, key: (Option<Text>, Text), version: Option<Text>) {
+        match version {
+            Some(version) => drop(self.secrets.insert(key, version)),
+            None => drop(self.secrets.remove(&key)),
+        }
+    }
+
+    /// The current version of the secrets of a tenant's environment: its own, or else those without
+    /// a tenant.
+    #[must_use]
+    pub fn secrets_of(&self, tenant: &str, env: &str) -> Option<&Text> {
+        let (tenant, env) = (Text::from(tenant), Text::from(env));
+        let own = self.secrets.get(&(Some(tenant), env.clone()));
+        own.or_else(|| self.secrets.get(&(None, env)))
     }
 
     /// A node changed, and with it what can be said of the members on it.
@@ -547,12 +566,20 @@ impl CatalogState {
         self.crashes.entry(workload).or_default().add(at);
     }
 
-    fn set_state(&mut self, node: &NodeId, state: NodeState, generation: i64) {
+    fn set_state(
+        &mut self,
+        node: &NodeId,
+        state: NodeState,
+        reason: Option<Text>,
+        generation: i64,
+    ) {
         if let Some(entry) = self.nodes.get_mut(node)
             && entry.generation <= generation
         {
             entry.generation = generation;
-            Arc::make_mut(&mut entry.facts).state = state;
+            let facts = Arc::make_mut(&mut entry.facts);
+            facts.state = state;
+            facts.state_reason = reason.map(|reason| reason.to_string());
         }
     }
 }

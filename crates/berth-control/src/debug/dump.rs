@@ -53,8 +53,11 @@ pub struct Dump {
     pub volumes: Vec<Volume>,
     /// Tenants with limits, and what is counted of their use.
     pub quotas: Vec<QuotaDump>,
-    /// The current version of each environment's secrets; never the secrets.
+    /// The current version of the secrets of environments without a tenant; never the secrets.
     pub environments: BTreeMap<String, String>,
+    /// The same of environments of tenants: by tenant, then by environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenant_environments: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// How far copies had come.

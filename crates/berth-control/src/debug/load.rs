@@ -54,7 +54,7 @@ impl Dump {
     /// When something in it cannot be taken in, as the planner could not.
     pub fn replica(&self) -> Result<FleetReplica, LoadError> {
         let body = &self.policy.as_ref().ok_or(LoadError::NoPolicy)?.body;
-        let policy = Policy::from_json(&body.to_string())
+        let policy = Policy::from_stored(&body.to_string())
             .map_err(|error| LedgerError::Corrupt(error.to_string()))?;
         let mut replica = FleetReplica::new(policy);
         self.items().try_for_each(|item| replica.load(item))?;
@@ -82,8 +82,13 @@ impl Dump {
             let (name, hash) = (policy.name.clone(), policy.hash.clone());
             SnapshotItem::Policy(name, hash, policy.body.to_string())
         });
-        let secrets = self.environments.iter().map(|(env, version)| {
-            SnapshotItem::Secrets(Text::from(env.as_str()), Text::from(version.as_str()))
+        let shared = self.environments.iter().map(|(env, version)| (None, env, version));
+        let owned = self.tenant_environments.iter().flat_map(|(tenant, environments)| {
+            environments.iter().map(move |(env, version)| (Some(tenant), env, version))
+        });
+        let secrets = shared.chain(owned).map(|(tenant, env, version): (Option<&String>, _, _)| {
+            let tenant = tenant.map(|tenant| Text::from(tenant.as_str()));
+            SnapshotItem::Secrets(tenant, Text::from(env.as_str()), Text::from(version.as_str()))
         });
         let groups = self.groups.iter().map(|group| SnapshotItem::Group(group.group.clone()));
         let nodes = self.nodes.iter().map(|node| {

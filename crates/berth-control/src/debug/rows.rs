@@ -56,6 +56,7 @@ pub(super) struct Rows {
     pub(super) volumes: Vec<Volume>,
     pub(super) quotas: Vec<QuotaDump>,
     pub(super) environments: BTreeMap<String, String>,
+    pub(super) tenant_environments: BTreeMap<String, BTreeMap<String, String>>,
     facts: BTreeMap<NodeId, NodeFacts>,
 }
 
@@ -88,7 +89,11 @@ impl Rows {
             "document" => self.document(read(table, row)?),
             _ => {
                 let row: EnvironmentRow = read(table, row)?;
-                self.environments.insert(row.env, row.version);
+                let environments = match row.owner.as_str() {
+                    "" => &mut self.environments,
+                    _ => self.tenant_environments.entry(row.owner).or_default(),
+                };
+                environments.insert(row.env, row.version);
                 Ok(())
             }
         }
@@ -396,4 +401,5 @@ struct DocumentRow {
 struct EnvironmentRow {
     env: String,
     version: String,
+    owner: String,
 }

@@ -168,7 +168,7 @@ fn put_together(
 ) -> Dump {
     let policy = rows.policy.as_ref().and_then(|policy| {
         // One that cannot be read is what a check will say.
-        Policy::from_json(&policy.body.to_string()).ok()
+        Policy::from_stored(&policy.body.to_string()).ok()
     });
     let settings = policy.map(|policy| policy.elastic().clone()).unwrap_or_default();
     for (id, node) in &mut rows.nodes {
@@ -198,6 +198,7 @@ fn put_together(
         volumes: rows.volumes,
         quotas: rows.quotas,
         environments: rows.environments,
+        tenant_environments: rows.tenant_environments,
     }
 }
 

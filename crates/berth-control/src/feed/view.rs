@@ -147,9 +147,9 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
             (Some(Text::clone(tenant)), Some(node_id.clone()))
         }
         EventBody::NodeChanged { facts, .. } => (None, Some(facts.id.clone())),
-        EventBody::NodeState { node_id, .. } | EventBody::NodeRemoved { node_id } => {
-            (None, Some(node_id.clone()))
-        }
+        EventBody::NodeState { node_id, .. }
+        | EventBody::ReportRefused { node_id, .. }
+        | EventBody::NodeRemoved { node_id } => (None, Some(node_id.clone())),
         EventBody::GroupChanged { group } => (group.tenant.as_deref().map(Text::from), None),
         EventBody::VolumeChanged { volume } => {
             (volume.tenant.as_deref().map(Text::from), Some(volume.home.clone()))
@@ -158,10 +158,10 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         | EventBody::SchedulingFailed { tenant, .. }
         | EventBody::SchedulingRecovered { tenant, .. }
         | EventBody::WorkloadChanged { tenant, .. } => (Some(Text::clone(tenant)), None),
+        EventBody::SecretsChanged { tenant, .. } => (tenant.clone(), None),
         EventBody::GroupRemoved { .. }
         | EventBody::VolumeRemoved { .. }
         | EventBody::PoolChanged { .. }
-        | EventBody::SecretsChanged { .. }
         | EventBody::PolicyChanged { .. }
         | EventBody::DocumentChanged { .. }
         | EventBody::Drift { .. } => (None, None),

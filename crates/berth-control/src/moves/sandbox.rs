@@ -10,9 +10,9 @@ use berth_engine::elastic::{
     Account, ElasticSettings, Free, ReliefInstance, ReliefPlan, watermark_free,
 };
 use berth_engine::{
-    Effort, Engine, EvacuationInstance, EvacuationPlan, Group, InstanceId, InstanceRequest,
-    InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance, RebalancePlan,
-    RebalanceTerms, Refusal, Timestamp, Used, Volume,
+    Effort, Engine, EvacuationInstance, EvacuationPlan, ExplanationPage, Group, InstanceId,
+    InstanceRequest, InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance,
+    RebalancePlan, RebalanceTerms, Refusal, Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -36,7 +36,7 @@ pub(crate) struct FleetSnapshot {
     claims: Vec<Arc<ClaimEntry>>,
     groups: Vec<Group>,
     volumes: Vec<Volume>,
-    environments: Vec<Text>,
+    environments: Vec<(Option<Text>, Text)>,
     /// Workloads that may temporarily run with fewer members than desired.
     tolerant_workloads: FxHashSet<WorkloadKey>,
     policy: Policy,
@@ -109,9 +109,10 @@ impl FleetSnapshot {
 
     /// The same fleet under another policy, with hosts keeping for themselves what that says.
     pub(crate) fn under(&self, policy: Policy) -> Self {
-        let nodes = self.nodes.iter().map(|(facts, heard_at)| {
-            (crate::elastic::reserved_by(policy.elastic(), facts), *heard_at)
-        });
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(facts, heard_at)| (crate::elastic::facts_under(&policy, facts), *heard_at));
         Self { nodes: nodes.collect(), policy, ..self.clone() }
     }
 
@@ -136,7 +137,12 @@ impl FleetSnapshot {
         // Before the claims: adding a group later would search all claims for its members.
         self.groups.into_iter().for_each(|group| fleet.put_group(group));
         self.volumes.into_iter().for_each(|volume| fleet.put_volume(volume));
-        self.environments.iter().for_each(|env| fleet.set_secrets(env, true));
+        for (tenant, env) in &self.environments {
+            match tenant {
+                Some(tenant) => fleet.set_tenant_secrets(tenant, env, true),
+                None => fleet.set_secrets(env, true),
+            }
+        }
         let mut claims = FxHashMap::default();
         claims.reserve(self.claims.len());
         for claim in self.claims {
@@ -252,6 +258,16 @@ impl Sandbox {
             }
         }
         placed.map(|placement| placement.node)
+    }
+
+    /// What would be decided for a request, and the verdicts on some nodes in order of id.
+    pub(crate) fn explain(
+        &mut self,
+        request: &InstanceRequest,
+        from: usize,
+        limit: usize,
+    ) -> Result<ExplanationPage, PlaceError> {
+        self.engine.explain_page(request, self.now, from, limit)
     }
 
     /// The claim of an instance of a plan.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSlot};
+use berth_api::{ExplainLevel, HeldValue, InstanceExplanation, Placed, PlacedInstance, PlacedSlot};
 use berth_engine::workload::deletion_cost;
-use berth_engine::{Explanation, NodeId, Policy, Refusal};
-use berth_ledger::{GrantedClaim, Slot};
+use berth_engine::{Explanation, InstanceId, InstanceRequest, NodeId, Policy, Refusal};
+use berth_ledger::{ClaimKey, GrantedClaim, Slot};
+use rustc_hash::FxHashMap;
 
 use super::PreparedPlacement;
 use crate::caller::Caller;
@@ -50,6 +51,14 @@ impl Audience {
         self.tenant.is_none() || shown()
     }
 
+    /// The name of an instance, while it is placed.
+    #[must_use]
+    pub fn name_of(&self, instance: InstanceId) -> Option<String> {
+        let catalog = self.catalog.read();
+        let claim = catalog.claims.get(&ClaimKey::primary(instance))?;
+        claim.name.as_deref().map(str::to_owned)
+    }
+
     /// Refusals as they may be seen.
     #[must_use]
     pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
@@ -58,6 +67,19 @@ impl Audience {
         let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
         refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()
+    }
+
+    /// The explanation of one instance as it may be seen; absent when it is not known how much that
+    /// is.
+    #[must_use]
+    pub fn instance_explanation(
+        &self,
+        explanation: InstanceExplanation,
+    ) -> Option<InstanceExplanation> {
+        let Some(tenant) = &self.tenant else { return Some(explanation) };
+        let audience = berth_engine::Audience::Tenant(tenant);
+        let page = explanation.page.redacted_for(audience, self.policy.as_deref()?);
+        Some(InstanceExplanation { page, ..explanation })
     }
 
     fn explanation(&self, explanation: &Explanation) -> Option<Explanation> {
@@ -93,19 +115,25 @@ pub(crate) fn placed_or_error(
     }
 }
 
-fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
+/// A request that means nothing, as its caller reads it.
+pub(crate) fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
     use berth_engine::InvalidRequest;
     match invalid {
         InvalidRequest::AlreadyPlaced { id, .. } => ControlError::conflict(
             "already_placed",
             format!("instance {id} is already placed; release it first or use a new id"),
         ),
+        InvalidRequest::InstanceIdUnavailable { .. } => {
+            ControlError::conflict("instance_id_unavailable", invalid.to_string())
+                .remedy("leave the id out to get a new one, or choose another")
+        }
         InvalidRequest::UnknownGroup { .. } => {
             ControlError::conflict("unknown_group", invalid.to_string())
         }
         InvalidRequest::UnknownVolume { .. } => {
             ControlError::conflict("unknown_volume", invalid.to_string())
         }
+        InvalidRequest::TooMany(excess) => ControlError::from(excess.clone()),
         _ => ControlError::invalid(invalid.to_string()),
     }
 }
@@ -124,8 +152,13 @@ fn no_room(refusals: Vec<Refusal>) -> ControlError {
 
 fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -> Placed {
     let request = &prepared.request;
-    let instances = granted.grant.claims.iter();
-    let instances = instances.map(|claim| instance(prepared, claim, audience)).collect();
+    let asked: FxHashMap<InstanceId, &InstanceRequest> =
+        prepared.instances().iter().map(|instance| (instance.id, instance.as_ref())).collect();
+    let instances = granted.grant.claims.iter().map(|claim| {
+        let name = asked.get(&claim.instance).and_then(|asked| asked.name.clone());
+        instance(claim, name, request.dry_run, audience)
+    });
+    let instances = instances.collect();
     let explanation = granted.explanation.and_then(|explanation| {
         let mut seen = audience.explanation(&explanation)?;
         if request.explain != ExplainLevel::Full {
@@ -145,18 +178,18 @@ fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -
 }
 
 fn instance(
-    prepared: &PreparedPlacement,
     claim: &GrantedClaim,
+    name: Option<String>,
+    dry_run: bool,
     audience: &Audience,
 ) -> PlacedInstance {
-    let asked = prepared.instances().iter().find(|instance| instance.id == claim.instance);
-    let is_real = !prepared.request.dry_run;
+    let is_real = !dry_run;
     let values = claim.values.iter();
     let values =
         values.map(|held| HeldValue { pool: held.pool.to_string(), value: held.value.clone() });
     PlacedInstance {
         instance: claim.instance,
-        name: asked.and_then(|instance| instance.name.clone()),
+        name,
         node: audience.sees_nodes().then(|| claim.node.clone()),
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),

@@ -7,7 +7,7 @@ mod read;
 use std::time::Duration;
 
 use berth_api::Placed;
-use berth_ledger::{LedgerError, Text};
+use berth_ledger::{LedgerError, RefusalReason, Text};
 use tracing::Instrument as _;
 
 use crate::REQUESTS;
@@ -16,10 +16,10 @@ use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::placer::{Actor, PlaceAnswer};
 
-pub use crate::instance_spec::request_of;
+pub use crate::instance_spec::{apply_default_disk, request_of};
 pub use answer::Audience;
 pub use answer::decision_id;
-pub(crate) use answer::placed_or_error;
+pub(crate) use answer::{invalid_request, placed_or_error};
 pub use read::PreparedPlacement;
 pub(crate) use read::prepare;
 pub use read::tenant_for;
@@ -52,10 +52,7 @@ pub(crate) async fn decide(
     by: Option<Actor>,
     quiet: bool,
 ) -> PlaceAnswer {
-    let mut request = prepared.place_request();
-    (request.by, request.quiet) = (by, quiet);
     let began = tokio::time::Instant::now();
-    let receiver = control.placer.send(request);
     let span = tracing::info_span!(
         target: REQUESTS,
         "decide",
@@ -63,13 +60,35 @@ pub(crate) async fn decide(
         berth.tenant = prepared.tenant,
         berth.instances = prepared.instances().len(),
     );
-    let answer = receiver.instrument(span).await;
-    let answer = answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed));
+    let answer = ask_planner(control, prepared, by, quiet).instrument(span).await;
     // Retries of waiting requests and dry runs are not counted.
     if !quiet && !prepared.request.dry_run {
         count_answer(control, &answer, began.elapsed());
     }
     answer
+}
+
+async fn ask_planner(
+    control: &ControlPlane,
+    prepared: &PreparedPlacement,
+    by: Option<Actor>,
+    quiet: bool,
+) -> PlaceAnswer {
+    let ask = async |prepared: &PreparedPlacement, by| {
+        let mut request = prepared.place_request();
+        (request.by, request.quiet) = (by, quiet);
+        let answer = control.placer.send(request).await;
+        answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed))
+    };
+    let answer = ask(prepared, by.clone()).await;
+    if !matches!(&answer, PlaceAnswer::Refused(RefusalReason::RequestIdReused { .. })) {
+        return answer;
+    }
+    // Perhaps a retry of a request that an earlier release answered.
+    match prepared.with_unkeyed_ids() {
+        Some(earlier) => ask(&earlier, by).await,
+        None => answer,
+    }
 }
 
 fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {

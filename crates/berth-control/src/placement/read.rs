@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use berth_api::{InstanceSpec, Mode, PlaceRequest};
-use berth_engine::{BatchMode, InstanceId, InstanceRequest};
+use berth_engine::{BatchMode, InstanceRequest};
 use berth_ledger::Text;
 use uuid::Uuid;
 
 use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
-use crate::instance_spec::request_of;
+use crate::instance_spec::{apply_default_disk, request_of};
 use crate::placer;
+use crate::state::instance_ids::{InstancePosition, derive_unkeyed};
 
 /// Most instances in one request.
 const MOST: usize = 1000;
@@ -46,6 +47,29 @@ impl PreparedPlacement {
     #[must_use]
     pub fn instances(&self) -> &[Arc<InstanceRequest>] {
         &self.instances
+    }
+
+    /// The same with the instance ids that releases before the key of the ledger derived: an
+    /// answer that they stored is known by them. Absent if every instance was given its id.
+    #[must_use]
+    pub(crate) fn with_unkeyed_ids(&self) -> Option<Self> {
+        let request_id = self.place_id();
+        let specs = self.request.instances.iter().enumerate();
+        let positions = specs.flat_map(|(place, spec)| {
+            (0..spec.count.unwrap_or(1)).map(move |number| (place, number, spec.id))
+        });
+        let mut instances = self.instances.clone();
+        let mut is_derived = false;
+        for (instance, (place, number, id)) in instances.iter_mut().zip(positions) {
+            if id.is_none() {
+                is_derived = true;
+                let tenant = &self.tenant;
+                let position = InstancePosition { tenant, request_id, place, number };
+                Arc::make_mut(instance).id = derive_unkeyed(position);
+            }
+        }
+        let (request, tenant) = (self.request.clone(), self.tenant.clone());
+        is_derived.then_some(Self { request, tenant, instances })
     }
 
     /// The same for the claim path.
@@ -183,6 +207,7 @@ async fn expand(
     }
     let mut request = request_of(tenant, spec);
     let policy = control.catalog.policy();
+    apply_default_disk(policy.as_deref(), spec, &mut request);
     crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
     for set in &spec.attachments {
         request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);
@@ -198,29 +223,12 @@ async fn expand(
     }
     for number in 0..count {
         let mut instance = request.clone();
-        instance.id = spec.id.unwrap_or_else(|| derived_id(tenant, request_id, place, number));
+        let position = InstancePosition { tenant, request_id, place, number };
+        instance.id = spec.id.unwrap_or_else(|| control.instance_ids.derive(position));
         if let (Some(name), true) = (&spec.name, count > 1) {
             instance.name = Some(format!("{name}-{}", number + 1));
         }
         instances.push(Arc::new(instance));
     }
     Ok(())
-}
-
-/// The id of an instance that was given none: the same for the same request, so that a retry means
-/// the same instances. It begins with the time of the request id where that is a UUID of version 7,
-/// so that the ids of one moment lie together in the ledger's index.
-fn derived_id(tenant: &str, request_id: &str, place: usize, number: u32) -> InstanceId {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(tenant.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
-    hasher.update(&u64::try_from(place).unwrap_or(u64::MAX).to_le_bytes());
-    hasher.update(&number.to_le_bytes());
-    let mut bytes = [0_u8; 16];
-    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    if let Ok(id) = Uuid::parse_str(request_id)
-        && id.get_version_num() == 7
-    {
-        bytes[..6].copy_from_slice(&id.as_bytes()[..6]);
-    }
-    InstanceId::from_u128(Uuid::new_v8(bytes).as_u128())
 }

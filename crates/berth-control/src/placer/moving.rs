@@ -156,8 +156,7 @@ impl Planner {
 
     fn send_move(&mut self, mut moving: PendingMove, score: i64) {
         let instance = Arc::clone(&moving.request.instance);
-        let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
-        let secrets_version = env.and_then(|env| self.replica.secrets_of(env));
+        let secrets_version = self.replica.secrets_of(&instance);
         let claim = self.claim(&instance, moving.to.clone());
         let to = PlannedClaim { score, secrets_version, ..claim };
         moving.raised = super::planner::raised_by(std::slice::from_ref(&to));

@@ -317,18 +317,19 @@ impl Planner {
     ) -> PlanOutcome {
         let request = &pending.job.request;
         let mut claims = Vec::with_capacity(placements.len());
+        // Placements come in the order of the instances, some of which may be left out.
+        let mut asked = instances.iter().enumerate();
         for placement in placements {
-            let place = instances.iter().position(|instance| instance.id == placement.instance);
-            let Some((place, instance)) = place.map(|place| (place, &instances[place])) else {
+            let Some((place, instance)) = asked.find(|(_, it)| it.id == placement.instance) else {
                 continue;
             };
             self.replica.plan(instance, &placement.node);
             let mut claim = self.claim(instance, placement.node.clone());
             claim.score = placement.score;
             claim.pools.clone_from(&request.pools);
+            claim.pools.extend(self.replica.overlay_pool(&placement.node, &request.pools));
             claim.release_id.clone_from(&request.release);
-            let env = instance.env.as_deref().filter(|_| instance.needs_secrets);
-            claim.secrets_version = env.and_then(|env| self.replica.secrets_of(env));
+            claim.secrets_version = self.replica.secrets_of(instance);
             if let Some(Some(assigned)) = pending.slots.get(place) {
                 claim.slot = Some(assigned.key.clone());
                 claim.takes_over = assigned.takes_over;

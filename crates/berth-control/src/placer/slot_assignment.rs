@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use berth_engine::InstanceRequest;
 use berth_ledger::{ClaimKey, Slot, SlotKey, Text};
+use rustc_hash::FxHashSet;
 
 use super::pending_plan::PendingPlan;
 use super::planner::Planner;
@@ -68,6 +69,10 @@ impl Planner {
         pending: &PendingPlan,
         placed: &[berth_engine::InstanceId],
     ) {
+        if pending.slots.iter().all(Option::is_none) {
+            return;
+        }
+        let placed: FxHashSet<_> = placed.iter().collect();
         let instances = &pending.job.request.instances;
         for (instance, assigned) in instances.iter().zip(&pending.slots) {
             if assigned.is_some() && !placed.contains(&instance.id) {

@@ -7,7 +7,7 @@ use berth_engine::elastic::{Account, Holding, Size, Sums};
 use berth_engine::{NodeFacts, Policy, Used};
 
 use super::Holdings;
-use crate::elastic::reserved_by;
+use crate::elastic::facts_under;
 use crate::moves::sandbox::FleetSnapshot;
 
 /// Nodes that would stand otherwise, in order of id.
@@ -36,7 +36,7 @@ fn standing(
     now: i64,
 ) -> LiveStanding {
     let settings = policy.elastic();
-    let facts = reserved_by(settings, facts);
+    let facts = facts_under(policy, facts);
     let on = settings.on(&facts);
     let sums = Sums::of(here.iter().copied(), now, settings.pressure_half_life_s);
     let account = Account::of(&facts, used, on.watermark, &sums);

@@ -12,7 +12,7 @@ use super::place::{Attempt, try_waiting};
 use super::tickets;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::error::ControlResult;
+use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
 use crate::settings::Settings;
 use crate::state::TicketRecord;
@@ -81,6 +81,13 @@ async fn try_ticket(
     now: Timestamp,
 ) -> Result<bool, LedgerError> {
     let ticket = &stored.ticket;
+    if stored.oversized {
+        let excess = "it has too many instances, affinity rules or regular expressions";
+        let problem = ControlError::quarantined("the waiting request", excess).into_problem();
+        let state = TicketState::Refused;
+        tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
+        return Ok(false);
+    }
     let mut request = ticket.request.clone();
     if stored.lapsed > 0 {
         // The answer under the first id is a grant that ended unused.

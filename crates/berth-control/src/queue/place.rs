@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem};
 use berth_ledger::{LedgerError, Text};
 
 use super::tickets::enqueue;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
-use crate::error::ControlResult;
+use crate::error::{ControlError, ControlResult};
 use crate::placement::{
     Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
 };
@@ -103,6 +104,11 @@ pub(super) async fn try_waiting(
     origin: &str,
 ) -> Attempt {
     let caller = Caller::local("queue");
+    // An earlier version may have accepted more than this one.
+    if let Err(excess) = request.check_stored() {
+        let error = ControlError::quarantined("the waiting request", &excess.to_string());
+        return Attempt::Never(error.into_problem());
+    }
     let prepared = match prepare(control, &caller, request.clone(), None).await {
         Ok(prepared) => prepared,
         Err(error) => return Attempt::Never(error.into_problem()),

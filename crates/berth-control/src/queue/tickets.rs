@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem, Ticket, TicketState};
 use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Text};
 use jiff::{SignedDuration, Timestamp};
@@ -91,7 +92,7 @@ pub async fn enqueue(
     };
     let id = ticket.id.clone();
     let (actor, origin) = (caller.actor(), caller.origin());
-    let stored = TicketRecord { ticket, actor, origin, lapsed: 0 };
+    let stored = TicketRecord { ticket, actor, origin, lapsed: 0, oversized: false };
     let op = put(&stored, Expect::Absent)?;
     let subject = format!("request {id} of {}", stored.ticket.tenant);
     control.call(caller, "queue.enqueue", subject, None, op).await?;
@@ -143,6 +144,10 @@ pub(super) async fn close(
     let mut stored = known.value.clone();
     (stored.ticket.state, stored.ticket.placed) = (state, placed);
     stored.ticket.problem = problem.or(stored.ticket.problem);
+    // What is over a limit is not stored again, nor shown.
+    if stored.ticket.request.check_stored().is_err() {
+        stored.ticket.request.instances.clear();
+    }
     let answer = control.submit(put(&stored, Expect::Revision(known.revision))?).await?;
     if answer == Answer::Outcome(Outcome::Done) {
         control.queue.tickets.put(id, stored, known.revision + 1);

@@ -6,9 +6,11 @@
 pub mod degradations;
 pub mod drains;
 pub mod evacuations;
+pub(crate) mod instance_ids;
 pub mod migrations;
 mod node_liveness;
 mod permits;
+mod refused_reports;
 pub(crate) mod ticket_order;
 pub mod tickets;
 pub mod volume_moves;
@@ -22,6 +24,7 @@ use crate::error::StartError;
 pub use degradations::Degradations;
 pub(crate) use node_liveness::NodeLiveness;
 pub use permits::{PermitSigner, Permits};
+pub use refused_reports::RefusedReports;
 pub use tickets::{Queue, TicketRecord};
 
 /// Records of everything that changes its node, or could.

@@ -28,6 +28,9 @@ pub struct TicketRecord {
     /// How often it was granted and the grant lapsed unused.
     #[serde(default)]
     pub lapsed: u32,
+    /// Whether its instances were too many to be read.
+    #[serde(skip)]
+    pub oversized: bool,
 }
 
 impl TicketRecord {
@@ -42,8 +45,19 @@ impl CacheableDocument for TicketRecord {
     const KIND: &'static str = KIND;
 
     fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
-        serde_json::from_str(body).map(Some)
+        serde_json::from_str(body).or_else(|error| decode_oversized(body, error)).map(Some)
     }
+}
+
+/// Reads a ticket whose instances exceed a limit, without them: it must be closed, not forgotten.
+fn decode_oversized(body: &str, error: serde_json::Error) -> serde_json::Result<TicketRecord> {
+    let mut value: serde_json::Value = serde_json::from_str(body)?;
+    let instances = value.pointer_mut("/ticket/request/instances");
+    let Some(serde_json::Value::Array(instances)) = instances else { return Err(error) };
+    instances.clear();
+    let mut record: TicketRecord = serde_json::from_value(value).map_err(|_| error)?;
+    record.oversized = true;
+    Ok(record)
 }
 
 /// Notified when tickets come and are closed.

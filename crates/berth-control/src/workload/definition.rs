@@ -5,6 +5,7 @@ use berth_engine::InstanceRequest;
 use berth_ledger::{Slot, SlotKey, Text, Workload};
 use serde::{Deserialize, Serialize};
 
+use super::quarantine;
 use crate::instance_spec::request_of;
 
 /// A tenant and one of its workloads.
@@ -25,8 +26,11 @@ pub struct Definition {
     pub version: i64,
     /// How many should run; absent: the caller creates the members.
     pub replicas: Option<u32>,
-    /// Everything else.
+    /// Everything else; of a quarantined workload nothing but its revision.
     pub body: Body,
+    /// Why it is quarantined: it exceeds a limit of this version. Nothing is placed for it until it
+    /// is stored again or removed.
+    pub quarantined: Option<String>,
 }
 
 /// What the ledger keeps as text.
@@ -68,12 +72,13 @@ impl Definition {
     /// # Errors
     /// When what is stored cannot be read.
     pub fn read(row: &Workload) -> Result<Self, serde_json::Error> {
-        let body = serde_json::from_str(&row.body).or_else(|error| {
-            // The first servers stored the template alone.
-            let template = serde_json::from_str(&row.body).map_err(|_| error)?;
-            Ok(Body::first(template, row.revision))
-        })?;
+        let (body, quarantined) = match quarantine::read_body(row)? {
+            Ok(body) => (body, None),
+            // What it asks for is not even kept in memory.
+            Err(why) => (Body::first(InstanceSpec::default(), row.revision), Some(why)),
+        };
         Ok(Self {
+            quarantined,
             key: (Text::from(row.tenant.as_str()), Text::from(row.name.as_str())),
             version: row.revision,
             replicas: u32::try_from(row.replicas).ok(),
@@ -111,16 +116,19 @@ impl Definition {
             history: Vec::new(),
         };
         let version = now.map_or(1, |now| now.version + 1);
-        if let Some(now) = now {
-            body.follow(&now.body);
+        match now {
+            // What it was is not known.
+            Some(now) if now.quarantined.is_some() => body.revision = now.body.revision + 1,
+            Some(now) => body.follow(&now.body),
+            None => {}
         }
-        Self { key, version, replicas, body }
+        Self { key, version, replicas, body, quarantined: None }
     }
 
     /// The same with a change, in its next version.
     #[must_use]
     pub fn changed(&self, change: impl FnOnce(&mut Self)) -> Self {
-        let mut next = self.clone();
+        let mut next = Self { quarantined: None, ..self.clone() };
         change(&mut next);
         next.version = self.version + 1;
         next
@@ -196,7 +204,7 @@ impl Definition {
 }
 
 impl Body {
-    fn first(template: InstanceSpec, revision: i64) -> Self {
+    pub(super) fn first(template: InstanceSpec, revision: i64) -> Self {
         Self {
             revision,
             template,

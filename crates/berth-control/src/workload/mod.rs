@@ -2,6 +2,7 @@
 
 mod crash_history;
 mod definition;
+mod quarantine;
 
 pub use crash_history::CrashHistory;
 pub use definition::{Body, Definition, WorkloadKey};

@@ -57,6 +57,24 @@ fn find_change(
     now: Timestamp,
 ) -> DegradedChange {
     let was = plan.was.as_deref().map(|known| &known.value);
+    if let Some(excess) = &plan.definition.quarantined {
+        let code = "quarantined";
+        let message = format!(
+            "it exceeds a limit, so nothing is placed for it: {excess}; store it again within the limit, \
+             or remove it"
+        );
+        if was.is_some_and(|was| was.code == code && was.message == message) {
+            return DegradedChange::Unchanged;
+        }
+        let code = code.to_owned();
+        return DegradedChange::Degraded(Degraded {
+            code,
+            message,
+            since: now,
+            members: 0,
+            refusal: None,
+        });
+    }
     if let Some(instance) = &plan.stranded {
         let code = "node_lost";
         if was.is_some_and(|was| was.code == code) {

@@ -12,7 +12,7 @@ use crate::control_plane::ControlPlane;
 use crate::elastic::classify;
 use crate::error::{ControlError, describe_guard};
 use crate::placement::attachments::volumes_of;
-use crate::placement::request_of;
+use crate::placement::{apply_default_disk, request_of};
 use crate::placer::{PlaceAnswer, PlaceRequest, RequestedSlot};
 use crate::workload::Definition;
 
@@ -71,6 +71,7 @@ pub(super) async fn read_template(
     let mut request = request_of(definition.tenant(), spec);
     request.workload = Some(definition.name().to_owned());
     let policy = control.catalog.policy();
+    apply_default_disk(policy.as_deref(), spec, &mut request);
     classify(policy.as_deref(), &mut request, "template.elastic").map_err(control_failure)?;
     for set in &spec.attachments {
         let found = volumes_of(control, definition.tenant(), set).await;

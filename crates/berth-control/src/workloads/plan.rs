@@ -73,9 +73,13 @@ pub(super) fn plan_workloads(control: &ControlPlane, keys: &[WorkloadKey]) -> Ve
         for key in chunk {
             let Some(definition) = catalog.workloads.get(key) else { continue };
             let was = wrong.contains(key).then(|| control.degraded.get(key)).flatten();
+            if definition.quarantined.is_some() {
+                plans.push(idle_plan(definition, was));
+                continue;
+            }
             // Whatever creates the members releases them, too.
             if definition.replicas.is_none() && !definition.body.deleting {
-                plans.extend(was.map(|was| empty_plan(definition, was)));
+                plans.extend(was.map(|was| idle_plan(definition, Some(was))));
                 continue;
             }
             hosts.collect(definition, &mut members);
@@ -85,15 +89,16 @@ pub(super) fn plan_workloads(control: &ControlPlane, keys: &[WorkloadKey]) -> Ve
     plans
 }
 
-/// The plan for a workload that lacked something while Berth created its members.
-fn empty_plan(definition: &Arc<Definition>, was: Arc<Versioned<Degraded>>) -> ReconcilePlan {
+/// The plan for a workload of which only what is wrong is to be reported: it is quarantined, or
+/// lacked something while Berth created its members.
+fn idle_plan(definition: &Arc<Definition>, was: Option<Arc<Versioned<Degraded>>>) -> ReconcilePlan {
     ReconcilePlan {
         definition: Arc::clone(definition),
         creates: Vec::new(),
         releases: Vec::new(),
         stranded: None,
         backs_off_until: None,
-        was: Some(was),
+        was,
         is_over: false,
     }
 }

@@ -69,6 +69,12 @@ impl Pattern {
         matches!(self.matcher, Matcher::Exact).then_some(self.source.as_str())
     }
 
+    /// Whether it is a regular expression, which takes far more memory than its text.
+    #[must_use]
+    pub fn is_regex(&self) -> bool {
+        matches!(self.matcher, Matcher::Regex(_))
+    }
+
     /// The pattern as written in a canonical expression; a regular expression has its slashes.
     #[must_use]
     pub fn source(&self) -> &str {

@@ -13,7 +13,7 @@ use crate::filter::{CPU_CAP_MIXING, Gate, passes_neighbour_tests};
 use crate::fleet::{
     Availability, Block, Change, ChangeKind, Claimant, Fleet, LANES, NO_DOMAIN, NodeIndex, lanes,
 };
-use crate::model::{InstanceRequest, PPM};
+use crate::model::{Demand, InstanceRequest, PPM};
 use crate::prepared_request::{Origin, PreparedRequest};
 use crate::score::{dense_points, rack_value, sparse_points, term};
 
@@ -327,7 +327,12 @@ fn fits(inputs: &Inputs<'_>, after: &Availability, index: NodeIndex) -> bool {
     }
     let has_class = |gate: &Gate<'_>| gate.column.is_some_and(|c| c.get(index) >= gate.need);
     let unruled = prepared.hard_rules.is_empty() && prepared.excluded.is_empty();
-    inputs.needs.extra.iter().all(has_class) && (unruled || passes_neighbour_tests(prepared, index))
+    let below_ceiling = |demand: &Demand| {
+        prepared.fleet.row(index).is_some_and(|row| row.room().admits_cpu(demand).is_ok())
+    };
+    inputs.needs.extra.iter().all(has_class)
+        && inputs.needs.below_ceiling.as_ref().is_none_or(below_ceiling)
+        && (unruled || passes_neighbour_tests(prepared, index))
 }
 
 /// The keys of the blocks that are marked; a type so that it may use wide instructions.

@@ -114,6 +114,8 @@ fn class_hash(request: &InstanceRequest) -> u64 {
     request.workload.hash(&mut hasher);
     request.image.hash(&mut hasher);
     request.capacity_type.hash(&mut hasher);
+    request.required_place.hash(&mut hasher);
+    request.preferred_places.hash(&mut hasher);
     request.groups.hash(&mut hasher);
     request.traits.len().hash(&mut hasher);
     request.affinity.len().hash(&mut hasher);

@@ -11,6 +11,7 @@
 use super::derived_state::DerivedState;
 use crate::filter::{Gate, Needs};
 use crate::fleet::{Block, Columns, LANES, Lanes, NodeIndex, lanes};
+use crate::model::Demand;
 use crate::prepared_request::PreparedRequest;
 use crate::score::{Exceptions, ScorerKind, WeightedScorers, dense_points, term};
 
@@ -73,6 +74,22 @@ impl Totals {
         };
         let (blocks, best) = (&mut self.blocks[..], &mut self.best[..]);
         pulp::Arch::new().dispatch(FillTotals { blocks, best, scan, gates: &columns });
+    }
+
+    /// Takes out the nodes whose CPU would rise above the policy's ceiling.
+    pub(crate) fn keep_below_ceiling(&mut self, prepared: &PreparedRequest<'_>, demand: &Demand) {
+        for (place, (block, best)) in self.blocks.iter_mut().zip(&mut self.best).enumerate() {
+            if *best == INELIGIBLE {
+                continue;
+            }
+            for (lane, total) in block.0.iter_mut().enumerate().filter(|(_, t)| **t != INELIGIBLE) {
+                let row = prepared.fleet.row(NodeIndex::at(place, lane));
+                if row.is_none_or(|row| row.room().admits_cpu(demand).is_err()) {
+                    *total = INELIGIBLE;
+                }
+            }
+            *best = greatest(block);
+        }
     }
 
     /// Adds the points of sparse scorers for the few nodes that differ from the default.
@@ -309,6 +326,9 @@ pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) 
         offsets: &offsets,
         zone_of_block: &inputs.prepared.fleet.columns().zone_of_block,
     });
+    if let Some(demand) = &inputs.needs.below_ceiling {
+        totals.keep_below_ceiling(inputs.prepared, demand);
+    }
     totals.add_exceptions(inputs.scorers, inputs.prepared);
     totals.add_dense(inputs.scorers, inputs.prepared);
 }

@@ -4,7 +4,8 @@
 use super::failure_sets::{FailureSets, FilterSet};
 use super::{FilterCount, NearestMiss, Refusal};
 use crate::filter::{
-    FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests, run_filter,
+    CPU_WITHIN_HOST, FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests,
+    run_filter,
 };
 use crate::fleet::{NodeIndex, NodeRow};
 use crate::model::{Demand, Evidence, NodeId, Room, Used};
@@ -20,7 +21,7 @@ pub(crate) struct Diagnosis {
     pub(crate) only: Vec<usize>,
     /// Nodes by the filters that keep them out.
     pub(crate) sets: FailureSets,
-    /// Nodes that only filters of room keep out.
+    /// Nodes that only the size of the request keeps out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
     /// Whether some node could take it by itself: once others have left, or its state has changed.
     waiting_may_help: bool,
@@ -108,7 +109,9 @@ impl Diagnosis {
             failures += 1;
             failed = failed.with(filter);
             is_transient &= filter.filter().transient;
-            lacks_only_room &= matches!(filter.filter().test, FilterTest::Load(_));
+            // A smaller request also passes the filter on the cores of the host.
+            lacks_only_room &=
+                matches!(filter.filter().test, FilterTest::Load(_)) || filter == CPU_WITHIN_HOST;
             first.get_or_insert((filter, evidence));
         });
         let Some((first, evidence)) = first else { return };
@@ -150,6 +153,7 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         .filter(|(admits, _)| *admits > 0);
     Refusal {
         instance: prepared.request.id,
+        name: prepared.request.name.clone(),
         tenant: prepared.request.tenant.clone(),
         // A fleet without nodes has no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),

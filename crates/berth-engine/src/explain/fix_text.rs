@@ -5,6 +5,7 @@ use std::fmt;
 use super::Fix;
 use super::render::name;
 use crate::model::{CapacityType, NodeFacts, Ratios};
+use crate::units;
 
 /// What a proposed node needs besides its size.
 fn particulars(facts: &NodeFacts) -> Vec<String> {
@@ -12,32 +13,34 @@ fn particulars(facts: &NodeFacts) -> Vec<String> {
     texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));
     texts.extend(facts.traits.iter().map(|(name, value)| format!("trait {name}={value}")));
     texts.extend(facts.networks.iter().map(|network| format!("network {} up", network.tag)));
+    texts.extend(facts.zone.iter().map(|zone| format!("in zone {zone}")));
+    texts.extend(facts.rack.iter().map(|rack| format!("in rack {rack}")));
+    texts.extend(facts.labels.iter().map(|(key, value)| format!("label {key}={value}")));
     if facts.capacity_type == CapacityType::Spot {
         texts.push("spot".to_owned());
     }
     if let Some(platform) = facts.platform {
-        texts.push(format!("platform {} built at {}", platform.version, platform.built_at.0));
+        let built = units::moment(platform.built_at.0);
+        texts.push(format!("platform {} built {built}", platform.version));
     }
     if facts.ratios != Ratios::default() {
         let Ratios { cpu_permille, memory_permille, disk_permille } = facts.ratios;
+        let ratio = |permille: u32| units::ratio(permille.into());
         texts.push(format!(
-            "overprovision ratios cpu {cpu_permille} memory {memory_permille} disk {disk_permille} ‰"
+            "overcommit CPU {}, memory {}, disk {}",
+            ratio(cpu_permille),
+            ratio(memory_permille),
+            ratio(disk_permille)
         ));
     }
-    texts.extend(facts.zone.iter().map(|zone| format!("zone {zone}")));
-    texts.extend(facts.rack.iter().map(|rack| format!("rack {rack}")));
     texts
 }
 
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shrink { resources: r, extra, node } => {
-                write!(
-                    f,
-                    "ask for {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
-                    r.cpu_milli, r.memory_mib, r.disk_mib, r.bandwidth_mbps,
-                )?;
+            Self::Shrink { resources, extra, node } => {
+                write!(f, "ask for {resources}")?;
                 extra.iter().try_for_each(|(class, amount)| write!(f, ", {amount} {class}"))?;
                 write!(f, " (fits on {})", name(node.as_ref()))
             }
@@ -60,14 +63,11 @@ impl fmt::Display for Fix {
             }
             Self::AddNode { shape, count, facts } => {
                 match count {
-                    1 => write!(f, "add a node with at least")?,
-                    count => write!(f, "add {count} nodes, each with at least")?,
+                    1 => write!(f, "add a node with at least {}", shape.at_least())?,
+                    count => {
+                        write!(f, "add {count} nodes, each with at least {}", shape.at_least())?;
+                    }
                 }
-                write!(
-                    f,
-                    " {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
-                    shape.cpu_milli, shape.memory_mib, shape.disk_mib, shape.bandwidth_mbps
-                )?;
                 particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
             }
             Self::Fewer { count, of } => write!(f, "place {count} of {of} now"),

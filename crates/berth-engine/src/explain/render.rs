@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Explanation, NodeVerdict, Refusal, SearchEnd};
+use super::{Audience, Explanation, ExplanationPage, NearestMiss, NodeVerdict, Refusal, SearchEnd};
+use crate::filter::FilterId;
 use crate::model::NodeId;
 use crate::policy::Policy;
 
@@ -31,11 +32,28 @@ impl Refusal {
     #[must_use]
     pub fn headline(&self) -> String {
         let nearest = self.nearest.iter().find(|miss| Some(&miss.filter) == self.filter.as_ref());
-        let mut line = format!("{}: 0 of {} nodes can take it", self.code, self.nodes);
-        if let Some(miss) = nearest {
-            let _ = write!(line, "; closest is {}: {}", name(miss.node.as_ref()), miss.evidence);
+        let mut line = match self.nodes {
+            0 => format!("{}: there are no nodes", self.code),
+            1 => format!("{}: the only node cannot take it", self.code),
+            nodes => format!("{}: none of {nodes} nodes can take it", self.code),
+        };
+        match nearest {
+            Some(miss) if miss.is_about_request() => format!("{}: {}", self.code, miss.evidence),
+            Some(miss) => {
+                let node = name(miss.node.as_ref());
+                let _ = write!(line, "; closest is {node}: {}", miss.evidence);
+                line
+            }
+            None => line,
         }
-        line
+    }
+}
+
+impl NearestMiss {
+    /// Whether the filter looks at the request alone: then every node is as close as any other.
+    #[must_use]
+    pub fn is_about_request(&self) -> bool {
+        FilterId::named(&self.filter).is_some_and(|id| id.filter().is_about_request())
     }
 }
 
@@ -71,6 +89,37 @@ impl Explanation {
     }
 }
 
+impl ExplanationPage {
+    /// The same page as its audience may see it, as [`Explanation::redacted_for`] says.
+    #[must_use]
+    pub fn redacted_for(mut self, audience: Audience<'_>, policy: &Policy) -> Self {
+        let Audience::Tenant(_) = audience else { return self };
+        let shows_nodes = policy.explain.tenants_see_nodes;
+        let hide = |node: &mut NodeId, position: usize| {
+            if !shows_nodes {
+                *node = NodeId::from(format!("#{}", position + 1));
+            }
+        };
+        for (position, verdict) in (self.first..).zip(&mut self.items) {
+            match verdict {
+                NodeVerdict::Removed { node, evidence, others, .. } => {
+                    evidence.hide_others();
+                    others.iter_mut().for_each(|(_, evidence)| evidence.hide_others());
+                    hide(node, position);
+                }
+                NodeVerdict::Scored { node, .. } => hide(node, position),
+            }
+        }
+        let best = [&mut self.winner, &mut self.runner_up].into_iter().zip(self.positions);
+        for (decision, position) in best {
+            if let (Some(decision), Some(position)) = (decision, position) {
+                hide(&mut decision.node, position);
+            }
+        }
+        self
+    }
+}
+
 pub(super) fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
@@ -90,7 +139,12 @@ impl fmt::Display for Refusal {
         for count in &self.counts {
             writeln!(f, "  {:>6} removed by {}", count.removed, count.filter)?;
             for miss in self.nearest.iter().filter(|miss| miss.filter == count.filter) {
-                writeln!(f, "         closest {}: {}", name(miss.node.as_ref()), miss.evidence)?;
+                if miss.is_about_request() {
+                    writeln!(f, "         {}", miss.evidence)?;
+                } else {
+                    let node = name(miss.node.as_ref());
+                    writeln!(f, "         closest {node}: {}", miss.evidence)?;
+                }
             }
         }
         if let Some((filter, admits)) = &self.best_relaxation {

@@ -39,7 +39,7 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
         setup.request.cpu_capped = true;
     },
     code: "cpu_cap_no_node",
-    remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
+    remedy: "cap or uncap its CPU like the instances there, or set the nodes' cpu_cap_mode to mixed",
     transient: true,
     test: FilterTest::Load(cpu_cap_mixing),
 };
@@ -66,15 +66,15 @@ fn memory(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Verdict {
 
 pub(super) static CPU: Filter = Filter {
     name: "cpu",
-    rule: "the CPU asked for is free, overcommit applied; only with `cpu = \"hard\"`",
+    rule: "the CPU asked for is free, overcommit applied; only with `cpu = \"hard\"`, or below `cpu_ceiling_permille`",
     means: "the last nodes have too little CPU free",
-    settings: &["filters.cpu"],
+    settings: &["filters.cpu", "filters.cpu_ceiling_permille"],
     example: |setup| {
         setup.settings = "[filters]\ncpu = \"hard\"";
         setup.place("a", |request| request.resources.cpu_milli = 31_500);
     },
     code: "no_capacity_cpu",
-    remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
+    remedy: "ask for less CPU, release instances, or add a node; cpu = \"soft\" in the policy lifts the limit",
     transient: true,
     test: FilterTest::Load(cpu),
 };
@@ -154,9 +154,10 @@ impl Demand {
     #[must_use]
     pub fn new(request: &InstanceRequest, policy: &Policy) -> Self {
         let wanted = &request.resources;
+        let ceiling = policy.filters.cpu_ceiling_permille;
         let cpu_room_milli = match policy.filters.cpu {
-            CpuRule::Hard => wanted.cpu_milli,
-            CpuRule::Soft => 0,
+            CpuRule::Soft if ceiling.is_none() => 0,
+            CpuRule::Soft | CpuRule::Hard => wanted.cpu_milli,
         };
         let disk = wanted.disk_mib.saturating_add(request.image_mib);
         // Never above what a lane can hold, so that scan and filter compare the same number.
@@ -164,6 +165,7 @@ impl Demand {
         Self {
             amounts: *wanted,
             cpu_room_milli,
+            cpu_ceiling_permille: ceiling,
             disk_room_mib,
             capped: request.cpu_capped,
             minds_mixing: !policy.is_off(super::CPU_CAP_MIXING),
@@ -187,6 +189,9 @@ pub(crate) struct Gate<'a> {
 pub(crate) struct Needs<'a> {
     /// Of memory, disk, CPU and bandwidth; `i32::MIN` where nothing is needed.
     pub(crate) fixed: [i32; 4],
+    /// The need of CPU where it is compared with a ceiling: no column has that, so it is compared
+    /// node by node.
+    pub(crate) below_ceiling: Option<Demand>,
     /// Of further classes. A class that no node ever stated has no column, and nothing passes.
     pub(crate) extra: Vec<Gate<'a>>,
 }
@@ -201,11 +206,13 @@ impl<'a> Needs<'a> {
         };
         let classes = request.extra.iter().filter(|(_, need)| **need != 0);
         let demand = Demand::new(request, policy);
+        let has_ceiling = demand.cpu_ceiling_permille.is_some() && demand.cpu_room_milli > 0;
         Self {
+            below_ceiling: has_ceiling.then_some(demand),
             fixed: [
                 lane(demand.amounts.memory_mib),
                 lane(demand.disk_room_mib),
-                lane(demand.cpu_room_milli),
+                lane(if has_ceiling { 0 } else { demand.cpu_room_milli }),
                 lane(demand.amounts.bandwidth_mbps),
             ],
             extra: classes
@@ -234,6 +241,7 @@ mod tests {
         let demand = |capped| Demand {
             amounts: Amounts::new(1, 1).with_disk(1).with_bandwidth(1),
             cpu_room_milli: 1,
+            cpu_ceiling_permille: None,
             disk_room_mib: 1,
             capped,
             minds_mixing: true,

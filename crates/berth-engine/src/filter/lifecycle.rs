@@ -34,7 +34,7 @@ pub(super) static HEARTBEAT_FRESH: Filter = Filter {
     settings: &["filters.heartbeat_grace_s"],
     example: |setup| setup.node("a", |facts| facts.heartbeat_at = ExampleSetup::NOW.plus(-600)),
     code: "no_nodes_fresh",
-    remedy: "see why the agents are silent, or raise heartbeat_grace_s",
+    remedy: "check the agents that are silent, or raise heartbeat_grace_s",
     transient: true,
     test: FilterTest::Node(heartbeat_fresh),
 };
@@ -50,15 +50,15 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
 
 pub(super) static NOT_SICK: Filter = Filter {
     name: "not-sick",
-    rule: "not both of its two newest boots failed; the older of them counts for `sick_window_s`",
+    rule: "its newest boots did not fail twice in a row, other than by instances of one tenant; the older failure counts for `sick_window_s`",
     means: "instances failed to boot on the last nodes, twice in a row",
     settings: &["filters.sick_window_s"],
     example: |setup| {
-        let failed = |ago: i64| BootOutcome { at: ExampleSetup::NOW.plus(-ago), failed: true };
+        let failed = |ago: i64| BootOutcome::new(ExampleSetup::NOW.plus(-ago), true);
         setup.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
     },
     code: "no_nodes_healthy",
-    remedy: "look at the node's boot failures; it is taken back when they have aged",
+    remedy: "find out why instances failed to boot there; the node is used again after sick_window_s",
     transient: true,
     test: FilterTest::Node(not_sick),
 };

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use super::equipment::flag;
 use super::{Filter, FilterTest, Verdict};
 use crate::example::ExampleSetup;
-use crate::fleet::NodeRow;
+use crate::fleet::NodePlace;
 use crate::model::{
     CapacityType, Evidence, InstanceRequest, LinkState, Network, Platform, PlatformVersion, Ratios,
-    Timestamp, TraitValue,
+    Timestamp, TraitValue, Unit,
 };
+use crate::node_selector::NodeSelector;
 use crate::policy::{Policy, TraitRule};
+use crate::units;
 
 pub(super) static NOT_VIRTUAL: Filter = Filter {
     name: "not-virtual",
@@ -26,8 +28,8 @@ pub(super) static NOT_VIRTUAL: Filter = Filter {
     code: "no_nodes_physical",
     remedy: "add a physical node, or drop exclude_virtual",
     transient: false,
-    test: FilterTest::Static(|row, request, _| {
-        if request.exclude_virtual { flag("virtual", row.is_virtual, false) } else { Ok(()) }
+    test: FilterTest::Static(|place, request, _| {
+        if request.exclude_virtual { flag("virtual", place.row.is_virtual, false) } else { Ok(()) }
     }),
 };
 
@@ -41,15 +43,16 @@ pub(super) static CAPACITY_TYPE: Filter = Filter {
         setup.request.capacity_type = Some(CapacityType::OnDemand);
     },
     code: "capacity_type_no_node",
-    remedy: "add nodes of that type, or drop capacity_type",
+    remedy: "add a node of that capacity type, or drop capacity_type from the request",
     transient: true,
     test: FilterTest::Static(capacity_type),
 };
 
-fn capacity_type(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+fn capacity_type(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
     match request.capacity_type {
-        Some(wanted) if wanted != row.capacity_type => {
-            Err(Evidence::fact("capacity type", row.capacity_type.name(), wanted.name()))
+        Some(wanted) if wanted != place.row.capacity_type => {
+            let found = place.row.capacity_type.name();
+            Err(Evidence::fact("capacity type", found, wanted.name()))
         }
         Some(_) | None => Ok(()),
     }
@@ -66,7 +69,7 @@ pub(super) static PLATFORM: Filter = Filter {
         setup.request.platform.min.insert(PlatformVersion::new(7, 1), ExampleSetup::NOW);
     },
     code: "platform_no_node",
-    remedy: "update a node's platform, or widen the platform bounds",
+    remedy: "update the platform of a node, or widen the request's platform bounds",
     transient: false,
     test: FilterTest::Static(platform),
 };
@@ -74,23 +77,27 @@ pub(super) static PLATFORM: Filter = Filter {
 /// Triton took a node without a version to be this old.
 const UNSTATED_VERSION: PlatformVersion = PlatformVersion::new(6, 5);
 
-fn platform(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+fn platform(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
     let bounds = &request.platform;
     if bounds.min.is_empty() && bounds.max.is_empty() {
         return Ok(());
     }
-    let (version, built_at) = row
+    let (version, built_at) = place
+        .row
         .platform
         .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| (known.version, known.built_at));
-    let refuse = |bound: &str, bounds| {
-        let found = format!("{version} built at {}", built_at.0);
-        Err(Evidence::fact("platform", found, format!("{bound} {}", list(bounds))))
+    let refuse = |bound: &str, side, bounds| {
+        let found = match place.row.platform {
+            Some(_) => format!("{version} built {}", units::moment(built_at.0)),
+            None => format!("none, taken as {version}"),
+        };
+        Err(Evidence::fact("platform", found, format!("{bound} {}", list(bounds, side))))
     };
     if !at_least(&bounds.min, version, built_at) {
-        return refuse("at least", &bounds.min);
+        return refuse("at least", "later", &bounds.min);
     }
     if !at_most(&bounds.max, version, built_at) {
-        return refuse("at most", &bounds.max);
+        return refuse("at most", "earlier", &bounds.max);
     }
     Ok(())
 }
@@ -125,8 +132,10 @@ fn at_most(
     }
 }
 
-fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>) -> String {
-    let each = bounds.iter().map(|(version, at)| format!("{version} built at {}", at.0));
+fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>, side: &str) -> String {
+    let each = bounds
+        .iter()
+        .map(|(version, at)| format!("{version} (built {} or {side})", units::moment(at.0)));
     each.collect::<Vec<_>>().join(" or ")
 }
 
@@ -145,8 +154,8 @@ pub(super) static TRAITS: Filter = Filter {
     test: FilterTest::Static(traits),
 };
 
-fn traits(row: &NodeRow, request: &InstanceRequest, policy: &Policy) -> Verdict {
-    let (found, wanted) = (&row.profile.traits, &request.traits);
+fn traits(place: &NodePlace<'_>, request: &InstanceRequest, policy: &Policy) -> Verdict {
+    let (found, wanted) = (&place.row.profile.traits, &request.traits);
     for (name, value) in wanted {
         match found.get(name) {
             Some(has) if value.agrees_with(has) => {}
@@ -181,15 +190,15 @@ pub(super) static NETWORKS: Filter = Filter {
         setup.request.networks = vec![vec!["storage".to_owned()]];
     },
     code: "network_no_node",
-    remedy: "bring the link up, plug the network in, or drop it from the request",
+    remedy: "connect the network or bring its link up, or drop it from the request",
     transient: true,
     test: FilterTest::Static(networks),
 };
 
-fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+fn networks(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
     for any_of in &request.networks {
         let here = |network: &&Network| any_of.contains(&network.tag);
-        let present: Vec<&Network> = row.profile.networks.iter().filter(here).collect();
+        let present: Vec<&Network> = place.row.profile.networks.iter().filter(here).collect();
         if present.iter().any(|network| network.link == LinkState::Up) {
             continue;
         }
@@ -208,7 +217,7 @@ fn networks(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
 pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
     name: "overprovision-ratios",
     rule: "its ratios are the request's, to two decimals, if it names any",
-    means: "the last nodes are overcommitted otherwise than the request's package",
+    means: "the last nodes have other overcommit ratios than the request names",
     settings: &[],
     example: |setup| {
         setup.request.ratios = Some(Ratios { cpu_permille: 2000, ..Ratios::default() });
@@ -219,15 +228,70 @@ pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
     test: FilterTest::Static(overprovision_ratios),
 };
 
-fn overprovision_ratios(row: &NodeRow, request: &InstanceRequest, _: &Policy) -> Verdict {
+fn overprovision_ratios(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
     let Some(wanted) = request.ratios else {
         return Ok(());
     };
-    if wanted.same_to_two_decimals(&row.ratios) {
+    if wanted.same_to_two_decimals(&place.row.ratios) {
         return Ok(());
     }
     let text = |r: crate::model::Ratios| {
         format!("cpu {} memory {} disk {}", r.cpu_permille, r.memory_permille, r.disk_permille)
     };
-    Err(Evidence::fact("overprovision ratios (per mille)", text(row.ratios), text(wanted)))
+    Err(Evidence::fact("overprovision ratios (per mille)", text(place.row.ratios), text(wanted)))
+}
+
+pub(super) static PLACEMENT_CONSTRAINT: Filter = Filter {
+    name: "placement-constraint",
+    rule: "the request's `where` selects it",
+    means: "the last nodes are not where the request asks to be",
+    settings: &[],
+    example: |setup| {
+        setup.node("b", |facts| facts.zone = Some("z1".to_owned()));
+        setup.request.required_place = NodeSelector::parse("zone = z1").ok();
+    },
+    code: "placement_no_node",
+    remedy: "widen the request's where, or add a node that it selects",
+    transient: false,
+    test: FilterTest::Static(placement_constraint),
+};
+
+fn placement_constraint(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
+    match &request.required_place {
+        Some(selector) if !selector.matches(place) => {
+            // Only the caller's own words: a tenant must not learn the names of racks and zones.
+            let parts = selector.parts();
+            let failed = parts.iter().find(|part| !part.matches(place)).unwrap_or(selector);
+            Err(Evidence::fact("place", "elsewhere", failed))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) static CPU_WITHIN_HOST: Filter = Filter {
+    name: "cpu-within-host",
+    rule: "it has at least as many cores as the instance asks for, whatever its CPU ratio",
+    means: "the last nodes have fewer cores than this one instance asks for",
+    settings: &["filters.cpu_within_host"],
+    example: |setup| setup.request.resources.cpu_milli = 16_500,
+    code: "cpu_exceeds_host",
+    remedy: "ask for less CPU, or add a node with more cores",
+    transient: false,
+    test: FilterTest::Static(cpu_within_host),
+};
+
+fn cpu_within_host(place: &NodePlace<'_>, request: &InstanceRequest, policy: &Policy) -> Verdict {
+    let (wanted, row) = (request.visible_cpu_milli(), place.row);
+    let most = row.capacity.cpu_milli;
+    // A node without a known size is removed as such.
+    let is_sized = row.capacity_known && most > 0;
+    if wanted <= most || !is_sized || !policy.filters.cpu_within_host {
+        return Ok(());
+    }
+    Err(Evidence::Exceeds {
+        resource: "CPU".to_owned(),
+        wanted: i64::from(wanted),
+        most: i64::from(most),
+        unit: Unit::MilliCpu,
+    })
 }

@@ -17,7 +17,7 @@ mod requested;
 use std::ops::Range;
 
 use crate::example::Example;
-use crate::fleet::{NodeIndex, NodeRow};
+use crate::fleet::{NodeIndex, NodePlace, NodeRow};
 use crate::model::{Evidence, InstanceRequest, Timestamp};
 use crate::policy::{OPTIONAL_FILTERS, Policy};
 use crate::prepared_request::PreparedRequest;
@@ -37,7 +37,7 @@ pub(crate) enum FilterTest {
     /// The node's facts, the policy and the time.
     Node(fn(&NodeRow, &Policy, Timestamp) -> Verdict),
     /// The node's facts and the request's requirements on them.
-    Static(fn(&NodeRow, &InstanceRequest, &Policy) -> Verdict),
+    Static(fn(&NodePlace<'_>, &InstanceRequest, &Policy) -> Verdict),
     /// Where other instances are.
     Neighbour(fn(&PreparedRequest<'_>, NodeIndex) -> Verdict),
     /// What is used on the node.
@@ -71,6 +71,12 @@ impl Filter {
     pub fn is_optional(&self) -> bool {
         OPTIONAL_FILTERS.contains(&self.name)
     }
+
+    /// Whether it looks at the request alone, so that no node is closer to passing than another.
+    #[must_use]
+    pub const fn is_about_request(&self) -> bool {
+        matches!(self.test, FilterTest::Request(_))
+    }
 }
 
 impl FilterId {
@@ -92,11 +98,14 @@ impl FilterId {
     }
 }
 
+/// The filter on an instance with more CPU than its host, which a smaller request passes.
+pub(crate) const CPU_WITHIN_HOST: FilterId = FilterId(21);
+
 /// The filter on mixing capped and uncapped instances, which the scan reads as bits.
-pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(27);
+pub(crate) const CPU_CAP_MIXING: FilterId = FilterId(29);
 
 /// Every filter, in the order in which they are run.
-pub static FILTERS: [&Filter; 33] = [
+pub static FILTERS: [&Filter; 35] = [
     &requested::SECRETS_PRESENT,
     &requested::ADDRESS_AVAILABLE,
     &requested::VOLUME_EXCLUSIVE,
@@ -117,6 +126,8 @@ pub static FILTERS: [&Filter; 33] = [
     &matching::TRAITS,
     &matching::NETWORKS,
     &matching::OVERPROVISION_RATIOS,
+    &matching::PLACEMENT_CONSTRAINT,
+    &matching::CPU_WITHIN_HOST,
     &neighbours::NOT_EXCLUDED,
     &neighbours::VOLUME_HOME,
     &neighbours::GROUPS,
@@ -145,7 +156,10 @@ pub(crate) fn run_filter(
     match id.filter().test {
         FilterTest::Request(test) => test(prepared),
         FilterTest::Node(test) => test(row, prepared.policy, prepared.now),
-        FilterTest::Static(test) => test(row, prepared.request, prepared.policy),
+        FilterTest::Static(test) => {
+            let place = NodePlace { fleet: prepared.fleet, row };
+            test(&place, prepared.request, prepared.policy)
+        }
         FilterTest::Neighbour(test) => test(prepared, index),
         FilterTest::Load(test) => test(prepared, row),
     }
@@ -175,7 +189,7 @@ pub(crate) fn all_failures(
 const NODE_TESTS: Range<u8> = 3..14;
 
 /// Positions of the filters that compare a node's facts with the request.
-const STATIC_TESTS: Range<u8> = 14..20;
+const STATIC_TESTS: Range<u8> = 14..22;
 
 /// Whether the node passes every rule that looks only at its own facts and the time.
 pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) -> bool {
@@ -190,12 +204,12 @@ pub(crate) fn passes_node_tests(row: &NodeRow, policy: &Policy, now: Timestamp) 
 
 /// Whether the node passes every rule that compares its facts with the request's.
 pub(crate) fn passes_static_tests(
-    row: &NodeRow,
+    place: &NodePlace<'_>,
     request: &InstanceRequest,
     policy: &Policy,
 ) -> bool {
     STATIC_TESTS.map(FilterId).all(|id| match id.filter().test {
-        FilterTest::Static(test) => policy.is_off(id) || test(row, request, policy).is_ok(),
+        FilterTest::Static(test) => policy.is_off(id) || test(place, request, policy).is_ok(),
         FilterTest::Request(_)
         | FilterTest::Node(_)
         | FilterTest::Neighbour(_)
@@ -247,6 +261,7 @@ mod tests {
     #[test]
     fn the_named_places_are_the_filters_they_name() {
         assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
+        assert_eq!(CPU_WITHIN_HOST.filter().name, "cpu-within-host");
         let places = |wanted: fn(&FilterTest) -> bool| {
             let found: Vec<u8> =
                 FilterId::all().filter(|id| wanted(&id.filter().test)).map(|id| id.0).collect();

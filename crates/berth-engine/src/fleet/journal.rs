@@ -43,6 +43,8 @@ pub enum FleetChange {
     RemoveVolume(String),
     /// [`Fleet::set_secrets`].
     SetSecrets(String, bool),
+    /// [`Fleet::set_tenant_secrets`].
+    SetTenantSecrets(String, String, bool),
     /// [`Fleet::set_free_addresses`].
     SetFreeAddresses(Option<u64>),
 }
@@ -95,13 +97,16 @@ impl Fleet {
             FleetChange::AddNode(facts) => drop(self.add_node(facts)),
             FleetChange::RemoveNode(node) => _ = self.remove_node(node),
             FleetChange::Heartbeat(node, at) => _ = self.heartbeat(node, *at),
-            FleetChange::Boot(node, outcome) => _ = self.record_boot(node, *outcome),
+            FleetChange::Boot(node, outcome) => _ = self.record_boot(node, outcome.clone()),
             FleetChange::SetState(node, state) => _ = self.set_state(node, *state),
             FleetChange::PutGroup(group) => self.put_group(Group::clone(group)),
             FleetChange::RemoveGroup(id) => _ = self.remove_group(id),
             FleetChange::PutVolume(volume) => self.put_volume(Volume::clone(volume)),
             FleetChange::RemoveVolume(id) => _ = self.remove_volume(id),
             FleetChange::SetSecrets(env, present) => self.set_secrets(env, *present),
+            FleetChange::SetTenantSecrets(tenant, env, present) => {
+                self.set_tenant_secrets(tenant, env, *present);
+            }
             FleetChange::SetFreeAddresses(free) => self.set_free_addresses(*free),
         }
     }

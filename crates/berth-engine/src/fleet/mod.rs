@@ -19,7 +19,7 @@ mod ranges;
 mod rows;
 mod what_if;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -30,7 +30,7 @@ pub(crate) use domains::{Domains, Lanes, NO_DOMAIN};
 pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
-pub(crate) use rows::{InstanceRow, NodeRow, Profile};
+pub(crate) use rows::{InstanceRow, NodePlace, NodeRow, Profile};
 pub(crate) use what_if::TriedNode;
 
 pub(crate) use claims::DetachedInstance;
@@ -99,6 +99,8 @@ pub struct Fleet {
     groups: BTreeMap<String, GroupRow>,
     volumes: BTreeMap<String, Volume>,
     secrets: BTreeMap<String, bool>,
+    /// Tenants and environments that have secrets of their own.
+    tenant_secrets: BTreeSet<(String, String)>,
     free_addresses: Option<u64>,
     ranges: Ranges,
     changes: Changes,
@@ -140,6 +142,7 @@ impl Fleet {
             groups: BTreeMap::new(),
             volumes: BTreeMap::new(),
             secrets: BTreeMap::new(),
+            tenant_secrets: BTreeSet::new(),
             free_addresses: None,
             ranges: Ranges::default(),
             changes: Changes::new(),
@@ -169,6 +172,19 @@ impl Fleet {
     pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
         let row = self.instance(instance)?;
         self.row(row.host.index()).map(|node| &node.id)
+    }
+
+    /// The tenant of an instance that is placed.
+    #[must_use]
+    pub fn tenant_of(&self, instance: InstanceId) -> Option<&str> {
+        self.instance(instance).map(|row| self.texts.text(row.tenant))
+    }
+
+    /// The name of an instance that is placed, if it has one.
+    #[must_use]
+    pub fn instance_name(&self, instance: InstanceId) -> Option<&str> {
+        let name = self.instance(instance)?.rare.as_ref()?.name?;
+        Some(self.texts().text(name))
     }
 
     /// A group as it was defined.
@@ -257,10 +273,23 @@ impl Fleet {
         self.leaving.contains(&id)
     }
 
-    /// States whether an environment has a current bundle of secrets.
+    /// States whether environments of this name have a current bundle of secrets, unless their
+    /// tenant has one of its own.
     pub fn set_secrets(&mut self, env: &str, present: bool) {
         self.journal.record(|| FleetChange::SetSecrets(env.to_owned(), present));
         self.secrets.insert(env.to_owned(), present);
+    }
+
+    /// States whether an environment of a tenant has a current bundle of secrets of its own.
+    pub fn set_tenant_secrets(&mut self, tenant: &str, env: &str, present: bool) {
+        let key = (tenant.to_owned(), env.to_owned());
+        self.journal
+            .record(|| FleetChange::SetTenantSecrets(tenant.to_owned(), env.to_owned(), present));
+        if present {
+            self.tenant_secrets.insert(key);
+        } else {
+            self.tenant_secrets.remove(&key);
+        }
     }
 
     /// States how many overlay addresses are left, or that they are not counted here. From then on
@@ -270,8 +299,11 @@ impl Fleet {
         self.free_addresses = free;
     }
 
-    pub(crate) fn has_secrets(&self, env: Option<&str>) -> bool {
-        env.is_some_and(|env| self.secrets.get(env).copied().unwrap_or(false))
+    pub(crate) fn has_secrets(&self, tenant: &str, env: Option<&str>) -> bool {
+        env.is_some_and(|env| {
+            self.secrets.get(env).copied().unwrap_or(false)
+                || self.tenant_secrets.contains(&(tenant.to_owned(), env.to_owned()))
+        })
     }
 
     pub(crate) const fn free_addresses(&self) -> Option<u64> {

@@ -97,6 +97,7 @@ impl Fleet {
         Some(NodeFacts {
             id: row.id.clone(),
             state: row.state,
+            state_reason: None,
             heartbeat_at: row.heartbeat_at,
             capacity: row.capacity_known.then_some(row.capacity),
             extra: (row.extra.iter().filter(|class| class.stated))
@@ -129,6 +130,7 @@ impl Fleet {
             cached_images: row.cached_images.iter().map(|&image| text(image)).collect(),
             boots: row.boots.clone(),
             watermarks: row.watermarks,
+            overridden: std::collections::BTreeMap::new(),
         })
     }
 
@@ -227,7 +229,7 @@ impl Fleet {
     pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) -> bool {
         let Some(index) = self.index_of(id) else { return false };
         let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
-        row.boots.push(outcome);
+        row.boots.push(outcome.clone());
         row.boots.sort_by_key(|boot| boot.at);
         keep_newest(&mut row.boots);
         self.journal.record(|| FleetChange::Boot(id.clone(), outcome));

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Fleet;
 use super::columns::NodeIndex;
 use super::interner::Symbol;
 use crate::affinity::Rule;
@@ -13,6 +14,7 @@ use crate::model::{
     Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Limits, Network, NodeId, NodeState,
     OtherUsage, Platform, Ratios, Room, Timestamp, TraitValue, Used, Watermarks,
 };
+use crate::node_selector::PlaceFacts;
 
 /// A node's traits and networks; most nodes share theirs with many others.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -29,6 +31,52 @@ pub(crate) struct ExtraClass {
     pub(crate) used: i64,
     /// Whether the node's facts name it, or only an instance does.
     pub(crate) stated: bool,
+}
+
+/// A row with the names of its symbols, for selectors.
+pub(crate) struct NodePlace<'a> {
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) row: &'a NodeRow,
+}
+
+impl PlaceFacts for NodePlace<'_> {
+    fn id(&self) -> &str {
+        self.row.id.as_str()
+    }
+
+    fn zone(&self) -> Option<&str> {
+        self.fleet.domains().zone_name(self.row.zone)
+    }
+
+    fn rack(&self) -> Option<&str> {
+        self.fleet.domains().rack_name(self.row.rack)
+    }
+
+    fn capacity_type(&self) -> &str {
+        self.row.capacity_type.name()
+    }
+
+    fn platform_version(&self) -> Option<(u16, u16)> {
+        self.row.platform.map(|platform| (platform.version.major, platform.version.minor))
+    }
+
+    fn hardware_class(&self) -> i32 {
+        self.row.hardware_class
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.row.is_virtual
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        let texts = self.fleet.texts();
+        let found = self.row.labels.iter().find(|(name, _)| texts.text(*name) == key);
+        found.map(|(_, value)| texts.text(*value))
+    }
+
+    fn trait_words(&self, key: &str) -> Vec<&str> {
+        self.row.profile.traits.get(key).map(TraitValue::words).unwrap_or_default()
+    }
 }
 
 /// One node.
@@ -116,12 +164,13 @@ impl NodeRow {
         self.next_reboot.filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
     }
 
-    /// Until when the node counts as sick: its two newest boots both failed within the window.
+    /// Until when the node counts as sick: its newest boots failed in a row, the newest and another
+    /// that confirms it within the window. One tenant alone cannot make a node sick.
     pub(crate) fn sick_until(&self, window_s: i64) -> Option<Timestamp> {
-        let [.., second, newest] = self.boots.as_slice() else {
-            return None;
-        };
-        (second.failed && newest.failed).then(|| second.at.plus(window_s))
+        let mut failures = self.boots.iter().rev().take_while(|boot| boot.failed);
+        let newest = failures.next()?;
+        let second = failures.find(|boot| boot.confirms(newest))?;
+        Some(second.at.plus(window_s))
     }
 }
 

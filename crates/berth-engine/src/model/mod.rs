@@ -4,7 +4,10 @@
 
 mod amounts;
 mod evidence;
+mod evidence_text;
 mod ids;
+mod layers;
+pub mod limits;
 mod node;
 mod request;
 mod room;
@@ -17,6 +20,7 @@ pub use evidence::Evidence;
 #[cfg(feature = "schema")]
 pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};
+pub use layers::{FactChange, FactLayer, FactValues, Layers, Override, values_of_patch};
 pub use node::{
     BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,
     OtherUsage, Platform, PlatformVersion, TraitValue, Watermarks,

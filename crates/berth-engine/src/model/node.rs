@@ -13,6 +13,8 @@ use super::amounts::{Amounts, Ratios};
 #[cfg(feature = "schema")]
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
+use super::layers::Override;
+use crate::node_selector::PlaceFacts;
 
 /// The lifecycle state of a node.
 #[derive(
@@ -106,6 +108,17 @@ pub enum TraitValue {
 }
 
 impl TraitValue {
+    /// Its words; `true` or `false` for a switch.
+    #[must_use]
+    pub fn words(&self) -> Vec<&str> {
+        match self {
+            Self::Bool(true) => vec!["true"],
+            Self::Bool(false) => vec!["false"],
+            Self::Text(word) => vec![word],
+            Self::List(words) => words.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// Whether a wanted value and a node's value agree: switches are equal, words share one.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
@@ -224,7 +237,7 @@ pub struct Platform {
 }
 
 /// How one boot on a node ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BootOutcome {
@@ -233,6 +246,29 @@ pub struct BootOutcome {
     pub at: Timestamp,
     /// Whether the instance failed to boot.
     pub failed: bool,
+    /// For a failure that the instance may have caused itself: its tenant. Failures of one tenant
+    /// alone do not make a node sick. Absent: the node failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl BootOutcome {
+    /// A boot that ended well, or failed because of the node.
+    #[must_use]
+    pub const fn new(at: Timestamp, failed: bool) -> Self {
+        Self { at, failed, tenant: None }
+    }
+
+    /// A failed boot of an instance of this tenant, which may have caused it.
+    #[must_use]
+    pub fn failed_for(at: Timestamp, tenant: &str) -> Self {
+        Self { at, failed: true, tenant: Some(tenant.to_owned()) }
+    }
+
+    /// Whether two failures speak against the node: one tenant may have caused both otherwise.
+    pub(crate) fn confirms(&self, other: &Self) -> bool {
+        self.tenant.is_none() || self.tenant != other.tenant
+    }
 }
 
 /// Usage by processes that were not placed by Berth, as raw sums.
@@ -288,6 +324,9 @@ pub struct NodeFacts {
     /// Its lifecycle state.
     #[serde(default)]
     pub state: NodeState,
+    /// Why it is degraded, or was when it was lost, as its agent said: kept by Berth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
     /// The time of the last heartbeat.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = UnixSeconds))]
@@ -380,12 +419,16 @@ pub struct NodeFacts {
     /// Images it already holds.
     #[serde(default)]
     pub cached_images: Vec<String>,
-    /// Recent boots, newest last; the two newest decide whether the node is sick.
+    /// Recent boots, newest last. Two failures in a row make the node sick, unless instances of one
+    /// tenant alone failed.
     #[serde(default)]
     pub boots: Vec<BootOutcome>,
     /// Where pressure begins.
     #[serde(default)]
     pub watermarks: Watermarks,
+    /// Fields that are not as reported, by path such as `labels.hall`: kept by Berth.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub overridden: BTreeMap<String, Override>,
 }
 
 const fn default_overhead() -> u32 {
@@ -411,6 +454,7 @@ impl NodeFacts {
         Self {
             id: NodeId::new(id),
             state: NodeState::Active,
+            state_reason: None,
             heartbeat_at: Timestamp(0),
             capacity: Some(capacity),
             extra: BTreeMap::new(),
@@ -441,7 +485,14 @@ impl NodeFacts {
             cached_images: Vec::new(),
             boots: Vec::new(),
             watermarks: Watermarks::default(),
+            overridden: BTreeMap::new(),
         }
+    }
+
+    /// A node of which nothing is known but its name.
+    #[must_use]
+    pub fn unknown(id: &str) -> Self {
+        Self { capacity: None, ..Self::new(id, Amounts::default()) }
     }
 
     /// What the host keeps for itself: by the policy, else by its own word.
@@ -492,6 +543,44 @@ impl NodeFacts {
     }
 }
 
+impl PlaceFacts for NodeFacts {
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
+    }
+
+    fn rack(&self) -> Option<&str> {
+        self.rack.as_deref()
+    }
+
+    fn capacity_type(&self) -> &str {
+        self.capacity_type.name()
+    }
+
+    fn platform_version(&self) -> Option<(u16, u16)> {
+        self.platform.map(|platform| (platform.version.major, platform.version.minor))
+    }
+
+    fn hardware_class(&self) -> i32 {
+        self.hardware_class
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.is_virtual
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    fn trait_words(&self, key: &str) -> Vec<&str> {
+        self.traits.get(key).map(TraitValue::words).unwrap_or_default()
+    }
+}
+
 /// Facts that cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidNode {
@@ -509,5 +598,21 @@ pub enum InvalidNode {
         value: u64,
         /// The largest accepted value.
         max: u64,
+    },
+    /// A value is not one of its field, or there is no such field.
+    #[error("node {node}: {error}")]
+    Unreadable {
+        /// The node.
+        node: NodeId,
+        /// Which, and what is accepted.
+        error: String,
+    },
+    /// A field that is not changed like a fact.
+    #[error("node {node}: {field} is not a fact to set; it follows from other calls")]
+    Fixed {
+        /// The node.
+        node: NodeId,
+        /// The field.
+        field: String,
     },
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
@@ -9,9 +10,11 @@ use super::amounts::{Amounts, Ratios};
 #[cfg(feature = "schema")]
 use super::ids::UnixSeconds;
 use super::ids::{InstanceId, NodeId, Timestamp};
+use super::limits::{LimitExceeded, check_counts};
 use super::node::{CapacityType, PlatformVersion, TraitValue};
 use super::size::{Overcommit, Size};
 use crate::affinity::{Rule, Strength, Topology};
+use crate::node_selector::NodeSelector;
 
 /// How far an elastic instance may shrink and grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,6 +167,13 @@ pub struct InstanceRequest {
     /// On-demand or spot, if it matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
+    /// Which nodes it may go to, if not any.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    pub required_place: Option<NodeSelector>,
+    /// Which nodes it should rather go to: the more of these a node fits, the better.
+    #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 8))]
+    pub preferred_places: Vec<NodeSelector>,
     /// Local volumes, whose home must be the instance's node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
@@ -259,6 +269,8 @@ impl InstanceRequest {
             platform: PlatformBounds::default(),
             ratios: None,
             capacity_type: None,
+            required_place: None,
+            preferred_places: Vec::new(),
             volumes: Vec::new(),
             needs_secrets: false,
             cpu_capped: false,
@@ -271,6 +283,13 @@ impl InstanceRequest {
             priority: 0,
             excluded_nodes: Vec::new(),
         }
+    }
+
+    /// The CPU that it sees: what it uses, where that differs from what it is charged.
+    #[must_use]
+    pub fn visible_cpu_milli(&self) -> u32 {
+        let using = self.elastic.as_ref().and_then(|elastic| elastic.using);
+        using.map_or(self.resources.cpu_milli, |using| using.cpu_milli)
     }
 
     /// Whether two requests differ at most in their ids and names, and so share a ranking.
@@ -287,6 +306,7 @@ impl InstanceRequest {
             && *extra == other.extra
             && *elastic == other.elastic
             && self.same_static_class(other)
+            && self.preferred_places == other.preferred_places
             && self.volumes == other.volumes
             && self.needs_secrets == other.needs_secrets
             && self.cpu_capped == other.cpu_capped
@@ -298,7 +318,7 @@ impl InstanceRequest {
             && self.excluded_nodes == other.excluded_nodes
     }
 
-    /// Whether two requests ask the same of a node's facts, and so share a mask.
+    /// Whether two requests ask the same of a node's facts, their size apart.
     #[must_use]
     pub fn same_static_class(&self, other: &Self) -> bool {
         self.traits == other.traits
@@ -306,6 +326,7 @@ impl InstanceRequest {
             && self.platform == other.platform
             && self.ratios == other.ratios
             && self.capacity_type == other.capacity_type
+            && self.required_place == other.required_place
             && self.exclude_virtual == other.exclude_virtual
     }
 
@@ -314,6 +335,7 @@ impl InstanceRequest {
     /// # Errors
     /// Names the field, the value and what would be accepted.
     pub fn validate(&self) -> Result<(), InvalidRequest> {
+        check_counts(self)?;
         for (field, value, _) in self.resources.named() {
             if value > Amounts::MAX {
                 return Err(InvalidRequest::TooLarge { field: field.to_owned(), value });
@@ -366,8 +388,13 @@ impl InstanceRequest {
     }
 }
 
+/// The first text that is given a second time.
 fn repeated(texts: &[String]) -> Option<&String> {
-    texts.iter().enumerate().find(|(at, text)| texts[..*at].contains(text)).map(|(_, text)| text)
+    if texts.len() < 2 {
+        return None;
+    }
+    let mut known = FxHashSet::default();
+    texts.iter().find(|text| !known.insert(text.as_str()))
 }
 
 /// A request that could mean nothing.
@@ -393,6 +420,9 @@ pub enum InvalidRequest {
         /// The field.
         field: &'static str,
     },
+    /// A list that is too long.
+    #[error(transparent)]
+    TooMany(#[from] LimitExceeded),
     /// The instance is outside its own bounds.
     #[error("{field} is {value}, outside its elastic bounds {min} to {max}")]
     OutsideElastic {
@@ -418,6 +448,12 @@ pub enum InvalidRequest {
         id: InstanceId,
         /// Where it is.
         node: NodeId,
+    },
+    /// The instance id belongs to another tenant, of which nothing is told.
+    #[error("instance id {id} is not available; use a new id")]
+    InstanceIdUnavailable {
+        /// The instance.
+        id: InstanceId,
     },
     /// Something that is named more than once: a group, or an instance in a batch.
     #[error("{value}; name it once")]

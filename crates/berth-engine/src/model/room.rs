@@ -111,6 +111,9 @@ pub struct Demand {
     pub amounts: Amounts,
     /// CPU that must be free; 0 where the policy treats CPU as soft.
     pub cpu_room_milli: u32,
+    /// What CPU is free of, in thousandths of what the node's ratio allows; absent: exactly that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ceiling_permille: Option<u32>,
     /// Disk that must be free: its own, its image's and the policy's headroom.
     pub disk_room_mib: u32,
     /// Whether its CPU is capped.
@@ -250,6 +253,15 @@ impl Room {
         if !demand.minds_mixing || self.takes(demand.capped) {
             return Ok(());
         }
+        let kind = |capped: bool| if capped { "capped" } else { "uncapped" };
+        // What the operator decided about the node says nothing of what others run.
+        match self.cpu_cap_mode {
+            CpuCapMode::Capped | CpuCapMode::Uncapped => {
+                let found = kind(self.cpu_cap_mode == CpuCapMode::Capped);
+                return Err(Evidence::fact("cpu_cap_mode", found, kind(demand.capped)));
+            }
+            CpuCapMode::Uniform | CpuCapMode::Mixed => {}
+        }
         let uncapped = self.used.instances - self.used.capped;
         let found = format!("{} capped and {uncapped} uncapped", self.used.capped);
         let wanted = if demand.capped { "only capped" } else { "only uncapped" };
@@ -266,8 +278,10 @@ impl Room {
     }
 
     pub(crate) fn admits_cpu(&self, demand: &Demand) -> Result<(), Evidence> {
-        let free = self.limits.cpu - self.used.cpu;
-        enough("CPU", demand.cpu_room_milli, free, Unit::MilliCpu)
+        let limit = demand
+            .cpu_ceiling_permille
+            .map_or(self.limits.cpu, |ceiling| overcommitted(self.limits.cpu, ceiling));
+        enough("CPU", demand.cpu_room_milli, limit - self.used.cpu, Unit::MilliCpu)
     }
 
     pub(crate) fn admits_disk(&self, demand: &Demand) -> Result<(), Evidence> {

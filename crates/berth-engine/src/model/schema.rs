@@ -49,8 +49,9 @@ impl PartialSchema for Hint {
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
                 .description(Some(about))
         };
+        let tag_text = plain_text().max_length(Some(super::limits::table::TAG_VALUE.most()));
         let pair = ArrayBuilder::new()
-            .items(ArrayItems::RefOrSchema(Box::new(plain_text().into())))
+            .items(ArrayItems::RefOrSchema(Box::new(tag_text.into())))
             .min_items(Some(2))
             .max_items(Some(2));
         let id = Ref::from_schema_name(InstanceId::name()).into();

@@ -377,7 +377,10 @@ impl BatchSearch<'_> {
         for members in ways {
             let Some(mut facts) = smallest_node(&self.prepared(), members) else { continue };
             let fewest = missing.div_ceil(members);
-            facts.id = new_name(self.engine.fleet(), fewest + 1, &[]);
+            // One that is asked for by name keeps it.
+            if self.asked.refused.required_place.is_none() {
+                facts.id = new_name(self.engine.fleet(), fewest + 1, &[]);
+            }
             if let Some(count) = self.fewest_nodes(&facts, fewest) {
                 let shape = facts.capacity.unwrap_or_default();
                 return Some(Fix::AddNode { shape, count, facts: Box::new(facts) });

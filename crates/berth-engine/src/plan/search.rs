@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use super::batch::Assignment;
 use crate::affinity::{Operator, Subject};
 use crate::engine::{Engine, NodeChoice};
-use crate::fleet::{Bits, LANES, NodeIndex};
+use crate::fleet::{Bits, LANES, NodeIndex, NodePlace};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 
 /// Steps that may still be taken: a choice tried, or 64 nodes scanned.
@@ -224,7 +224,8 @@ fn admitting_nodes(engine: &Engine, requests: &[InstanceRequest], classes: &[usi
         for index in fleet.columns().present.indexes() {
             let Some(row) = fleet.row(index) else { continue };
             let mut volumes = request.volumes.iter().filter_map(|id| fleet.volume(id));
-            let admits = crate::filter::passes_static_tests(row, request, &engine.policy)
+            let place = NodePlace { fleet, row };
+            let admits = crate::filter::passes_static_tests(&place, request, &engine.policy)
                 && !request.excluded_nodes.contains(&row.id)
                 && volumes.all(|volume| volume.home == row.id);
             nodes.set(index, admits);

@@ -2,12 +2,15 @@
 //!
 //! A policy is read from TOML or JSON, checked key by key, and never changed afterwards.
 
+mod defaults;
 #[cfg(feature = "schema")]
 mod schema;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use defaults::{Defaults, NodeDefaults};
 
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, CapacityType, PPM};
@@ -97,6 +100,17 @@ pub enum MissedReboot {
 pub struct FilterSettings {
     /// Whether a lack of CPU removes a node.
     pub cpu: CpuRule,
+    /// With soft CPU, the most CPU that may be promised on a node, in thousandths of what its ratio
+    /// allows; absent: any amount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1000, maximum = 1000000))]
+    pub cpu_ceiling_permille: Option<u32>,
+    /// Whether an instance may have no more CPU than its host. Always on in a policy that is
+    /// written; a policy that was stored before there was this rule goes without it, so that its
+    /// decisions can be replayed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "schema", schema(default = true))]
+    pub cpu_within_host: bool,
     /// Whether degraded nodes take instances.
     pub admit_degraded: bool,
     /// How old a heartbeat may be.
@@ -128,6 +142,8 @@ impl Default for FilterSettings {
     fn default() -> Self {
         Self {
             cpu: CpuRule::Soft,
+            cpu_ceiling_permille: None,
+            cpu_within_host: true,
             admit_degraded: false,
             heartbeat_grace_s: 90,
             min_scratch_mib: 0,
@@ -238,6 +254,8 @@ pub struct Policy {
     pub(crate) explain: ExplainSettings,
     /// Units, watermarks, classes and migration.
     pub(crate) elastic: ElasticSettings,
+    /// What holds for nodes and instances that do not say otherwise.
+    pub(crate) defaults: Defaults,
     /// The hash of all of this.
     pub(crate) hash: PolicyHash,
     pub(crate) weights: Vec<(ScorerId, u32)>,
@@ -267,6 +285,12 @@ impl Policy {
     #[must_use]
     pub const fn combine(&self) -> Combine {
         self.combine
+    }
+
+    /// What holds for nodes and instances that do not say otherwise.
+    #[must_use]
+    pub const fn defaults(&self) -> &Defaults {
+        &self.defaults
     }
 
     /// Settings of the filters.

@@ -10,8 +10,8 @@ pub const BUILTIN_POLICIES: [&str; 5] = ["balanced", "pack", "spread", "triton",
 pub(crate) const BUILTINS: [(&str, &str); 5] = [
     (
         "The default: fills memory, evens out CPU, keeps replicas on nodes of their own. A second \
-         replica joins a node only when every other node is out, or when the caller's own affinity \
-         or locality asks for it.",
+         replica joins a node only when every other node is out, or when the caller's own affinity, \
+         locality or preferred place asks for it.",
         BALANCED,
     ),
     ("As few nodes in use as can be, no scraps left that nothing fits.", PACK),
@@ -21,8 +21,8 @@ pub(crate) const BUILTINS: [(&str, &str); 5] = [
 ];
 
 /// Fills memory, evens out CPU, keeps replicas on nodes of their own. Half the weight of
-/// `spread-nodes` exceeds the sum of all weights but those of the caller's own wishes (affinity
-/// and locality), so a second replica joins a node only when every other node is out.
+/// `spread-nodes` exceeds the sum of all weights but those of the caller's own wishes (affinity,
+/// locality and preferred places), so a second replica joins a node only when every other node is out.
 const BALANCED: &str = r#"
 name = "balanced"
 [scores]
@@ -34,6 +34,7 @@ spread-racks = 2
 spread-zones = 2
 affinity = 60
 locality = 60
+preferred-place = 60
 image-cached = 1
 recent-failures = 2
 newest-platform = 1
@@ -55,6 +56,7 @@ disk-pack = 0.5
 fragmentation = 1
 affinity = 10
 locality = 10
+preferred-place = 10
 image-cached = 0.25
 recent-failures = 1
 "#;
@@ -71,6 +73,7 @@ spread-racks = 4
 spread-zones = 4
 affinity = 60
 locality = 60
+preferred-place = 60
 image-cached = 0.5
 recent-failures = 2
 "#;
@@ -91,6 +94,7 @@ next-reboot = 0.5
 random = 0.5
 spare-largest = 20
 reservoir = 100
+preferred-place = 200
 locality = 400
 affinity = 600
 "#;
@@ -104,6 +108,7 @@ cpu = "hard"
 tent = 10
 affinity = 10
 locality = 10
+preferred-place = 10
 "#;
 
 impl Policy {
@@ -141,7 +146,8 @@ mod tests {
     #[test]
     fn in_balanced_a_second_replica_outweighs_everything_but_the_callers_own_wishes() {
         let policy = Policy::builtin("balanced").unwrap();
-        let wishes = policy.weight("affinity") + policy.weight("locality");
+        let own = ["affinity", "locality", "preferred-place"];
+        let wishes: u32 = own.iter().map(|name| policy.weight(name)).sum();
         let all: u32 = policy.weights().map(|(_, weight)| weight).sum();
         let rest = all - wishes - policy.weight("spread-nodes");
         assert!(policy.weight("spread-nodes") / 2 > rest);

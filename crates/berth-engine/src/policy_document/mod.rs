@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, PPM};
 use crate::policy::{
-    Combine, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy, PolicyHash,
-    ScoreOptions, ScorerId,
+    Combine, CpuRule, Defaults, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS,
+    Policy, PolicyHash, ScoreOptions, ScorerId,
 };
 use crate::score::SCORERS;
 
@@ -80,6 +80,8 @@ struct Document {
     // Left out while it says nothing, so that policies keep the hash they always had.
     #[serde(default, skip_serializing_if = "ElasticSettings::is_default")]
     elastic: ElasticSettings,
+    #[serde(default, skip_serializing_if = "Defaults::is_default")]
+    defaults: Defaults,
 }
 
 impl Policy {
@@ -93,7 +95,7 @@ impl Policy {
             format: "TOML",
             message: error.to_string(),
         };
-        read.map_err(syntax).and_then(check)
+        read.map_err(syntax).and_then(check_written)
     }
 
     /// Reads a policy from JSON.
@@ -106,6 +108,27 @@ impl Policy {
             format: "JSON",
             message: error.to_string(),
         };
+        read.map_err(syntax).and_then(check_written)
+    }
+
+    /// Reads a policy as a ledger stores it, perhaps written by an earlier version: a rule that was
+    /// added since is off, so that the policy decides, and hashes, as it did then.
+    ///
+    /// # Errors
+    /// As [`Policy::from_json`].
+    pub fn from_stored(text: &str) -> Result<Self, PolicyError> {
+        let syntax = |error: serde_json::Error| PolicyError::Syntax {
+            format: "JSON",
+            message: error.to_string(),
+        };
+        let mut stored: serde_json::Value = serde_json::from_str(text).map_err(syntax)?;
+        if let Some(document) = stored.as_object_mut() {
+            let filters = document.entry("filters").or_insert_with(|| serde_json::json!({}));
+            if let Some(filters) = filters.as_object_mut() {
+                filters.entry("cpu_within_host").or_insert(serde_json::Value::Bool(false));
+            }
+        }
+        let read = serde_json::from_value::<Document>(stored);
         read.map_err(syntax).and_then(check)
     }
 
@@ -121,6 +144,14 @@ impl Policy {
     pub fn to_json(&self) -> String {
         canonical(self)
     }
+}
+
+/// Checks a policy that somebody wrote: it cannot go without a rule that every policy has.
+fn check_written(document: Document) -> Result<Policy, PolicyError> {
+    if !document.filters.cpu_within_host {
+        return Err(out_of_range("filters.cpu_within_host", "false", "true"));
+    }
+    check(document)
 }
 
 fn check(mut document: Document) -> Result<Policy, PolicyError> {
@@ -140,6 +171,7 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
         options: document.options,
         explain: document.explain,
         elastic: document.elastic,
+        defaults: document.defaults,
         hash: PolicyHash([0; 32]),
         weights,
         off,
@@ -199,11 +231,12 @@ fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
 }
 
 /// Numbers with a range: key, value, least and most.
-fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 10] {
+fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 11] {
     let tent = &options.tent;
     [
         ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
         ("filters.max_overlay_loss_ppm", filters.max_overlay_loss_ppm, 0, PPM),
+        ("filters.cpu_ceiling_permille", filters.cpu_ceiling_permille.unwrap_or(1000), 1000, PPM),
         ("filters.sick_window_s", filters.sick_window_s, 1, 31_536_000),
         ("filters.min_scratch_mib", filters.min_scratch_mib, 0, Amounts::MAX),
         ("filters.disk_headroom_mib", filters.disk_headroom_mib, 0, 1 << 30),
@@ -222,7 +255,14 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
             return Err(out_of_range(key, value, &format!("{least} to {most}")));
         }
     }
-    for (key, value, least, most) in document.elastic.ranged() {
+    if let (CpuRule::Hard, Some(ceiling)) =
+        (document.filters.cpu, document.filters.cpu_ceiling_permille)
+    {
+        let accepted = "none with cpu = \"hard\", which is the same as 1000";
+        return Err(out_of_range("filters.cpu_ceiling_permille", ceiling, accepted));
+    }
+    let elastic = document.elastic.ranged().into_iter();
+    for (key, value, least, most) in elastic.chain(document.defaults.ranged()) {
         if !(least..=most).contains(&value) {
             return Err(out_of_range(&key, value, &format!("{least} to {most}")));
         }
@@ -231,6 +271,7 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
         let accepted = format!("at most {} rules", ElasticSettings::MAX_RULES);
         return Err(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
     }
+    check_defaults(&document.defaults)?;
     if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
         let accepted = format!("1 to {MAX_SHAPES} shapes");
         return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
@@ -241,6 +282,21 @@ fn check_numbers(document: &Document) -> Result<(), PolicyError> {
                 let key = format!("options.shapes[{place}].{name}");
                 return Err(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
             }
+        }
+    }
+    Ok(())
+}
+
+fn check_defaults(defaults: &Defaults) -> Result<(), PolicyError> {
+    if defaults.nodes.len() > Defaults::MAX_RULES {
+        let accepted = format!("at most {} rules", Defaults::MAX_RULES);
+        return Err(out_of_range("defaults.nodes", defaults.nodes.len(), &accepted));
+    }
+    for (key, pool) in defaults.pools() {
+        let length = pool.chars().count();
+        if !(1..=200).contains(&length) || pool.chars().any(char::is_control) {
+            let accepted = "the name of a pool: 1 to 200 characters, none of them control";
+            return Err(out_of_range(&key, format!("{pool:?}"), accepted));
         }
     }
     Ok(())
@@ -266,6 +322,7 @@ fn document(policy: &Policy) -> Document {
         options: policy.options.clone(),
         explain: policy.explain,
         elastic: policy.elastic.clone(),
+        defaults: policy.defaults.clone(),
     }
 }
 
@@ -346,6 +403,18 @@ mod tests {
             ("name='p'\n[filters]\noff=['memory']", "filters.off names \"memory\""),
             ("name='p'\n[filters]\ncpu='firm'", "expected `soft` or `hard`"),
             ("name='p'\nweights=1", "unknown field `weights`"),
+            (
+                "name='p'\n[filters]\ncpu_ceiling_permille=999",
+                "filters.cpu_ceiling_permille is 999; accepted is 1000 to 1000000",
+            ),
+            (
+                "name='p'\n[filters]\ncpu='hard'\ncpu_ceiling_permille=1500",
+                "accepted is none with cpu = \"hard\"",
+            ),
+            (
+                "name='p'\n[filters]\ncpu_within_host=false",
+                "filters.cpu_within_host is false; accepted is true",
+            ),
             ("name=''", "name is empty"),
             ("name='p'\n[options.tent]\npeak_ppm=0", "options.tent.peak_ppm is 0; accepted is 1"),
         ];
@@ -353,6 +422,22 @@ mod tests {
             let error = Policy::from_toml(text).map(|p| p.name).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_policy_of_an_earlier_version_keeps_its_rules_and_its_hash() {
+        // As the version before `cpu_within_host` stored it.
+        let stored = Policy::builtin("pack").unwrap().to_json();
+        let earlier = stored.replace(r#""cpu_within_host":true,"#, "");
+        assert_ne!(stored, earlier);
+        let read = Policy::from_stored(&earlier).unwrap();
+        assert!(!read.filters.cpu_within_host);
+        assert_eq!(read.to_json(), earlier);
+        let hash = *blake3::hash(earlier.as_bytes()).as_bytes();
+        assert_eq!(read.hash, PolicyHash(hash));
+        // What is written now has the rule, whether it is mentioned or not.
+        assert!(Policy::from_json(&earlier).unwrap().filters.cpu_within_host);
+        assert_eq!(Policy::from_stored(&stored).unwrap(), Policy::builtin("pack").unwrap());
     }
 
     #[test]

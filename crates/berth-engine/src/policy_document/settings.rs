@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{MAX_SHAPES, ranged};
 use crate::elastic::ElasticSettings;
-use crate::policy::{FilterSettings, Policy, ScoreOptions};
+use crate::policy::{Defaults, FilterSettings, Policy, ScoreOptions};
+use crate::units;
 
 /// One key of a policy, for the reference.
 pub(crate) struct Setting {
@@ -16,10 +17,21 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 36] = [
+const KEYS: [(&str, &str, &str); 44] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
+    (
+        "filters.cpu_ceiling_permille",
+        "",
+        "with soft CPU, the most that may be promised on a node, in thousandths of what its ratio \
+         allows",
+    ),
+    (
+        "filters.cpu_within_host",
+        "`true`",
+        "no instance has more CPU than its host; off only in policies that earlier versions stored",
+    ),
     ("filters.admit_degraded", "`true`, `false`", "whether degraded nodes take instances"),
     ("filters.heartbeat_grace_s", "", "how old a heartbeat may be"),
     ("filters.min_scratch_mib", "", "scratch disk a node must have free"),
@@ -85,6 +97,16 @@ const KEYS: [(&str, &str, &str); 36] = [
         "how long an instance rests after a failed migration; twice as long each time",
     ),
     ("elastic.migration.timeout_s", "", "how long agents have for a migration"),
+    ("defaults.cpu_ratio_permille", "", "how often the CPU of nodes may be promised"),
+    ("defaults.vmm_overhead_mib", "", "memory that hypervisors take for each instance"),
+    ("defaults.reserved_memory_mib", "", "memory that hosts keep for themselves"),
+    ("defaults.disk_mib", "", "disk of instances that do not say how much they need"),
+    ("defaults.overlay_pool", "the name of a pool", "pool that every instance takes an address of"),
+    (
+        "defaults.nodes",
+        "at most 64 rules, each with `labels` and any of the above but `disk_mib`",
+        "what holds for nodes with such labels; the first rule that fits counts",
+    ),
 ];
 
 /// Every setting, in the order in which a policy has them.
@@ -100,7 +122,8 @@ pub(crate) fn settings() -> Vec<Setting> {
 
 fn accepted_for(key: &str, otherwise: &str) -> String {
     let ranges = ranged(&FilterSettings::default(), &ScoreOptions::default());
-    let elastic = ElasticSettings::default().ranged();
+    let mut elastic = ElasticSettings::default().ranged();
+    elastic.extend(Defaults::default().ranged());
     if let Some((_, _, least, most)) = elastic.iter().find(|(ranged, ..)| ranged == key) {
         return format!("{least} to {most}");
     }
@@ -129,6 +152,7 @@ fn defaults() -> Vec<(String, Value)> {
     if let Ok(elastic) = serde_json::to_value(ElasticSettings::default()) {
         flatten("elastic".to_owned(), elastic, &mut found);
     }
+    found.push(("filters.cpu_ceiling_permille".to_owned(), Value::Null));
     found.retain(|(key, _)| key != "name");
     found
 }
@@ -151,10 +175,10 @@ fn written(key: &str, value: &Value) -> String {
         ("scores", _) => "0".to_owned(),
         ("elastic.nodes" | "elastic.classes", _) => "none".to_owned(),
         ("options.shapes", Value::Array(shapes)) => {
-            let amount = |shape: &Value, name: &str| shape[name].as_u64().unwrap_or(0);
+            let amount = |shape: &Value, name: &str| shape[name].as_i64().unwrap_or(0);
             let shape = |shape: &Value| {
                 let (cpu, memory) = (amount(shape, "cpu_milli"), amount(shape, "memory_mib"));
-                format!("{cpu} mCPU and {memory} MiB")
+                format!("{} and {}", units::cpu(cpu), units::size(memory))
             };
             shapes.iter().map(shape).collect::<Vec<_>>().join(", ")
         }
@@ -165,10 +189,22 @@ fn written(key: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::NodeDefaults;
 
     #[test]
     fn every_key_of_a_policy_is_listed_and_no_other() {
-        let mut known: Vec<String> = defaults().into_iter().map(|(key, _)| key).collect();
+        // These are left out of the text of a policy unless they are stated.
+        let stated = Defaults {
+            cpu_ratio_permille: Some(1),
+            vmm_overhead_mib: Some(1),
+            reserved_memory_mib: Some(1),
+            disk_mib: Some(1),
+            overlay_pool: Some(String::new()),
+            nodes: vec![NodeDefaults::default()],
+        };
+        let mut known = defaults();
+        flatten("defaults".to_owned(), serde_json::to_value(stated).unwrap(), &mut known);
+        let mut known: Vec<String> = known.into_iter().map(|(key, _)| key).collect();
         known.push("name".to_owned());
         let mut listed: Vec<String> = KEYS.iter().map(|(key, ..)| (*key).to_owned()).collect();
         known.sort_unstable();

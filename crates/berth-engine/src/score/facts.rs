@@ -21,7 +21,7 @@ pub(super) static RECENT_FAILURES: Scorer = Scorer {
     example: |setup| {
         for (node, ago) in [("a", 0), ("b", 3600), ("c", 36_000)] {
             let at = ExampleSetup::NOW.plus(-ago);
-            setup.node(node, |facts| facts.boots = vec![BootOutcome { at, failed: true }]);
+            setup.node(node, |facts| facts.boots = vec![BootOutcome::new(at, true)]);
         }
     },
     formula: "1 / (1 + failed boots), each fading by half every failure_half_life_s",

@@ -9,6 +9,7 @@
 mod facts;
 mod load;
 mod neighbours;
+mod place;
 mod relative;
 mod scale;
 mod weighted;
@@ -118,7 +119,7 @@ impl ScorerId {
 }
 
 /// Every scorer.
-pub static SCORERS: [&Scorer; 25] = [
+pub static SCORERS: [&Scorer; 26] = [
     &load::CPU_PRESSURE,
     &load::CPU_PACK,
     &load::MEMORY_PACK,
@@ -134,6 +135,7 @@ pub static SCORERS: [&Scorer; 25] = [
     &neighbours::LOCALITY,
     &neighbours::FEWEST_OF_OWNER,
     &neighbours::IMAGE_CACHED,
+    &place::PREFERRED_PLACE,
     &facts::RECENT_FAILURES,
     &facts::NEWEST_PLATFORM,
     &facts::NEXT_REBOOT,

@@ -10,7 +10,7 @@ use berth_engine::{
 use super::model::{World, selects};
 
 /// The rules in the order in which they are asked.
-pub const NAMES: [&str; 33] = [
+pub const NAMES: [&str; 35] = [
     "secrets-present",
     "address-available",
     "volume-exclusive",
@@ -31,6 +31,8 @@ pub const NAMES: [&str; 33] = [
     "traits",
     "networks",
     "overprovision-ratios",
+    "placement-constraint",
+    "cpu-within-host",
     "not-excluded",
     "volume-home",
     "groups",
@@ -101,6 +103,10 @@ fn judge(name: &str, q: &Question<'_>) -> Verdict {
         "traits" => unless(!traits(q)),
         "networks" => unless(!networks(q)),
         "overprovision-ratios" => unless(!ratios(q)),
+        "placement-constraint" => {
+            unless(q.request.required_place.as_ref().is_some_and(|place| !place.matches(q.node)))
+        }
+        "cpu-within-host" => within_host(q),
         "not-excluded" => unless(q.request.excluded_nodes.contains(&q.node.id)),
         "volume-home" => {
             unless(q.world.volumes_of(q.request).iter().any(|volume| volume.home != q.node.id))
@@ -113,7 +119,7 @@ fn judge(name: &str, q: &Question<'_>) -> Verdict {
         "cpu-cap-mixing" => unless(!may_mix(q)),
         "memory" => memory(q),
         "cpu" => match q.policy.filters().cpu {
-            CpuRule::Soft => Ok(()),
+            CpuRule::Soft => below_ceiling(q),
             CpuRule::Hard => {
                 enough(q.request.resources.cpu_milli.into(), q.world.cpu(q.node).free())
             }
@@ -170,18 +176,24 @@ fn valid(node: &NodeFacts) -> bool {
         && node.capacity.is_none_or(reserve_fits)
 }
 
-/// The two newest boots both failed, the older of them within the window.
+/// Of the boots since the last success, two failed that not one tenant alone had, the older of them
+/// within the window.
 fn sick(q: &Question<'_>) -> Verdict {
-    let mut newest_first = q.node.boots.iter().rev();
-    let (Some(newest), Some(second)) = (newest_first.next(), newest_first.next()) else {
-        return Ok(());
-    };
-    let until = second.at.0 + i64::from(q.policy.filters().sick_window_s);
-    if newest.failed && second.failed && q.now.0 < until {
-        Err(Some(i128::from(until - q.now.0)))
-    } else {
-        Ok(())
+    let boots = &q.node.boots;
+    let since = boots.iter().rposition(|boot| !boot.failed).map_or(0, |success| success + 1);
+    let failures = &boots[since..];
+    let mut older_of_pairs = Vec::new();
+    for (place, newer) in failures.iter().enumerate() {
+        for older in &failures[..place] {
+            let of_one_tenant = newer.tenant.is_some() && newer.tenant == older.tenant;
+            if !of_one_tenant {
+                older_of_pairs.push(older.at.0);
+            }
+        }
     }
+    let Some(newest) = older_of_pairs.into_iter().max() else { return Ok(()) };
+    let until = newest + i64::from(q.policy.filters().sick_window_s);
+    if q.now.0 < until { Err(Some(i128::from(until - q.now.0))) } else { Ok(()) }
 }
 
 /// A reboot planned before the last boot has happened.
@@ -331,6 +343,24 @@ fn may_mix(q: &Question<'_>) -> bool {
         CpuCapMode::Uncapped => !wanted,
         CpuCapMode::Uniform => q.world.on(&q.node.id).all(|other| other.cpu_capped == wanted),
     }
+}
+
+/// One instance has no more cores than its host; a node of unknown size is judged elsewhere.
+fn within_host(q: &Question<'_>) -> Verdict {
+    let cores = q.node.capacity.map_or(0, |have| i128::from(have.cpu_milli));
+    let using = q.request.elastic.as_ref().and_then(|elastic| elastic.using);
+    let wanted = using.map_or(q.request.resources.cpu_milli, |using| using.cpu_milli);
+    if cores == 0 { Ok(()) } else { enough(wanted.into(), cores) }
+}
+
+/// What the ratio allows times the ceiling, rounded down; a deficit stays as it is.
+fn below_ceiling(q: &Question<'_>) -> Verdict {
+    let Some(ceiling) = q.policy.filters().cpu_ceiling_permille else {
+        return Ok(());
+    };
+    let room = q.world.cpu(q.node);
+    let most = if room.limit < 0 { room.limit } else { room.limit * i128::from(ceiling) / 1000 };
+    enough(q.request.resources.cpu_milli.into(), most - room.used)
 }
 
 fn memory(q: &Question<'_>) -> Verdict {

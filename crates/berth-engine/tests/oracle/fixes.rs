@@ -161,6 +161,13 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
         let word = &request.networks[place][0];
         add("networks", word, &|r| drop(r.networks.remove(place)));
     }
+    if let Some(selector) = &request.required_place {
+        for part in selector.parts() {
+            add("placement-constraint", &part.to_string(), &|r| {
+                r.required_place = selector.without(&part);
+            });
+        }
+    }
     for group in &request.groups {
         add("groups", group, &|r| r.groups.retain(|other| other != group));
     }

@@ -55,6 +55,9 @@ fn filters(rng: &mut Rng, text: &mut String) {
     for setting in settings.iter().filter(|_| rng.chance(35)) {
         let _ = writeln!(text, "{setting}");
     }
+    if !text.contains("cpu = \"hard\"") && rng.chance(25) {
+        let _ = writeln!(text, "cpu_ceiling_permille = {}", rng.pick(&[1000, 1250, 2000]));
+    }
     let optional = FILTERS.iter().filter(|filter| filter.is_optional());
     let off: Vec<String> =
         optional.filter(|_| rng.chance(10)).map(|filter| format!("{:?}", filter.name)).collect();

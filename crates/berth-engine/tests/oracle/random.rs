@@ -131,9 +131,9 @@ fn unusual_life(rng: &mut Rng, Wildness(odds): Wildness, now: Timestamp, facts: 
     }
     if rng.chance(2 * odds) {
         let boots = rng.below(4);
-        let boot = |rng: &mut Rng| BootOutcome {
-            at: now.plus(-i64::from(rng.number(0, 10_000))),
-            failed: rng.chance(60),
+        let boot = |rng: &mut Rng| {
+            let at = now.plus(-i64::from(rng.number(0, 10_000)));
+            BootOutcome::new(at, rng.chance(60))
         };
         facts.boots = (0..boots).map(|_| boot(rng)).collect();
         facts.boots.sort_by_key(|boot| boot.at);
@@ -203,6 +203,10 @@ fn unusual_kind(rng: &mut Rng, Wildness(odds): Wildness, facts: &mut NodeFacts) 
                 link: rng.pick(&[LinkState::Up, LinkState::Up, LinkState::Down]),
             })
             .collect();
+    }
+    if rng.chance(3 * odds) {
+        let tier = rng.pick(&["gold", "silver"]).to_owned();
+        facts.labels.insert("tier".to_owned(), tier);
     }
 }
 

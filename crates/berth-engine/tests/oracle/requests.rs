@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_engine::affinity::{Rule, lint};
+use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
     Amounts, CapacityType, Elastic, Hint, InstanceId, InstanceRequest, Locality, PlatformBounds,
     PlatformVersion,
@@ -130,6 +131,19 @@ fn wishes(rng: &mut Rng, odds: u64, request: &mut InstanceRequest) {
     }
 }
 
+/// Places that are asked for or preferred.
+const SELECTORS: [&str; 9] = [
+    "zone = z1",
+    "zone in (z0, z2)",
+    "not rack = r1",
+    "zone = z1 or rack = r2",
+    "zone = z0 and rack = r0",
+    "label:tier = gold",
+    "not has label:tier and zone != z0",
+    "id ~ n1*",
+    "hardware_class > 0 or capacity_type = spot",
+];
+
 /// What is asked of facts.
 fn demands(rng: &mut Rng, odds: u64, request: &mut InstanceRequest) {
     request.exclude_virtual = rng.chance(odds);
@@ -159,5 +173,18 @@ fn demands(rng: &mut Rng, odds: u64, request: &mut InstanceRequest) {
             each.collect::<BTreeMap<_, _>>()
         };
         request.platform = PlatformBounds { min: bounds(), max: bounds() };
+    }
+    let selector = |rng: &mut Rng| NodeSelector::parse(rng.pick(&SELECTORS)).expect("a selector");
+    if rng.chance(odds) {
+        request.required_place = Some(selector(rng));
+    }
+    if rng.chance(2 * odds) {
+        let count = 1 + rng.below(3);
+        request.preferred_places = (0..count).map(|_| selector(rng)).collect();
+    }
+    // More than some hosts have, and more than all have.
+    if rng.chance(odds) {
+        request.resources.cpu_milli = rng.pick(&[4001, 6000, 9000]);
+        request.elastic = None;
     }
 }

@@ -88,6 +88,7 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
             Some(image) if node.cached_images.contains(image) => FULL,
             Some(_) => 0,
         },
+        "preferred-place" => preferred_place(c, node),
         "recent-failures" => recent_failures(c, node),
         "newest-platform" => newest_platform(c, node),
         "next-reboot" => next_reboot(c, node),
@@ -103,6 +104,16 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
         "random" => random(c.request, node),
         other => panic!("no scorer is called {other}"),
     }
+}
+
+/// The share of preferences met; without any, what changes neither a sum nor a product.
+fn preferred_place(c: &Contest<'_>, node: &NodeFacts) -> i128 {
+    let preferred = &c.request.preferred_places;
+    if preferred.is_empty() {
+        return if c.policy.combine() == Combine::Product { FULL } else { 0 };
+    }
+    let met = preferred.iter().filter(|place| place.matches(node)).count();
+    FULL * i128::try_from(met).unwrap() / i128::try_from(preferred.len()).unwrap()
 }
 
 /// A share of nothing counts as full.

@@ -68,7 +68,7 @@ impl Twin {
     }
 
     pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) {
-        self.engine.fleet_mut().record_boot(id, outcome);
+        self.engine.fleet_mut().record_boot(id, outcome.clone());
         self.world.record_boot(id, outcome);
     }
 

@@ -30,7 +30,6 @@ use berth_engine::Timestamp;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +38,7 @@ use self::core::SchedulerCore;
 use crate::cluster::Settings;
 use crate::leader_election::{Candidate, Leadership};
 use crate::probes::Probes;
+use crate::wire::WireListener;
 pub use benchmark::{BenchmarkResult, run_benchmark};
 use drain::DrainTracker;
 use executor::{ApiExecutor, Limits};
@@ -66,7 +66,7 @@ pub struct Options {
     /// Where probes, metrics and explanations are served.
     pub probes: Option<Probes>,
     /// Where agents of virtual machines request permits.
-    pub wire: Option<TcpListener>,
+    pub wire: Option<WireListener>,
     /// Pods that are bound concurrently.
     pub bind_concurrency: usize,
     /// Timeout of one API request.
@@ -233,7 +233,7 @@ fn check_ready(status: &SyncStatus) -> Result<(), String> {
 /// Serves probes, endpoints and the wire protocol until stopped.
 fn serve(
     probes: Option<Probes>,
-    wire: Option<TcpListener>,
+    wire: Option<WireListener>,
     registry: Registry,
     sync_status: &Arc<SyncStatus>,
     inbox: &mpsc::Sender<Message>,
@@ -246,12 +246,12 @@ fn serve(
             probes.serve_with(move || check_ready(&status), registry, routes, stop).await;
         });
     }
-    if let Some(listener) = wire {
-        tokio::spawn(serve_wire(listener, inbox.clone(), stop.clone()));
+    if let Some(wire) = wire {
+        tokio::spawn(serve_wire(wire, inbox.clone(), stop.clone()));
     }
 }
 
-async fn serve_wire(listener: TcpListener, inbox: mpsc::Sender<Message>, stop: CancellationToken) {
+async fn serve_wire(wire: WireListener, inbox: mpsc::Sender<Message>, stop: CancellationToken) {
     let (calls, mut received) = mpsc::channel(64);
     tokio::spawn(async move {
         while let Some(call) = received.recv().await {
@@ -260,5 +260,5 @@ async fn serve_wire(listener: TcpListener, inbox: mpsc::Sender<Message>, stop: C
             }
         }
     });
-    crate::wire::serve(listener, calls, stop).await;
+    crate::wire::serve(wire, calls, stop).await;
 }

@@ -140,6 +140,19 @@ pub enum EventBody {
         state: NodeState,
         /// Generation of its facts.
         constraint_gen: i64,
+        /// Why it is degraded, or was when it was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Text>,
+    },
+    /// An agent reported an instance that its node was not given, and that was not recorded.
+    #[serde(rename = "node.report_refused")]
+    ReportRefused {
+        /// The node.
+        node_id: NodeId,
+        /// The instance.
+        instance_id: InstanceId,
+        /// Why: a stable code.
+        code: Text,
     },
     /// A node is gone.
     #[serde(rename = "node.removed")]
@@ -233,6 +246,10 @@ pub enum EventBody {
     /// An environment's secrets changed.
     #[serde(rename = "secrets.changed")]
     SecretsChanged {
+        /// The tenant; absent: those of tenants that have none of their own.
+        #[serde(rename = "owner", alias = "tenant")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<Text>,
         /// The environment.
         env: Text,
         /// Their version; absent: none.

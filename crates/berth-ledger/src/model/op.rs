@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::{
-    Amounts, Demand, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Volume,
+    Amounts, Demand, FactChange, FactLayer, Group, InstanceId, InstanceRequest, NodeFacts, NodeId,
+    NodeState, Volume,
 };
 use serde::{Deserialize, Serialize};
 
@@ -225,11 +226,25 @@ pub enum Op {
     ReconcileGroup(Text),
     /// Recomputes one tenant's use from its claims.
     ReconcileTenant(Text),
-    /// Adds a node, or changes what is known of it.
+    /// Adds a node, or states all facts of one layer of it. The state counts only when it is new.
     PutNode {
         /// What is known.
         facts: Box<NodeFacts>,
+        /// Whose word it is. What an operator set survives every report.
+        layer: FactLayer,
         /// The generation its facts must be in now, 0 if it must not be there; absent: any.
+        expect: Option<i64>,
+    },
+    /// Changes some facts of one layer of a node. It is merged with the others when it is written, so
+    /// that nothing said concurrently is lost.
+    ChangeFacts {
+        /// The node.
+        node: NodeId,
+        /// What changes, and for which layer.
+        change: Box<FactChange>,
+        /// What the node starts from if it is not there; absent: it must be there.
+        create: Option<Box<NodeFacts>>,
+        /// The generation its facts must be in now; absent: any.
         expect: Option<i64>,
     },
     /// Changes where a node stands in its life.
@@ -238,6 +253,16 @@ pub enum Op {
         node: NodeId,
         /// Its state.
         state: NodeState,
+        /// The generation its facts must be in now; absent: any.
+        expect: Option<i64>,
+    },
+    /// Applies what an agent says of its node: that it works, or why it works only in part. A node
+    /// that is active or lost becomes degraded, and active again. Other states are the operator's.
+    SetHealth {
+        /// The node.
+        node: NodeId,
+        /// Why it is degraded; absent: it is not.
+        degraded: Option<Text>,
         /// The generation its facts must be in now; absent: any.
         expect: Option<i64>,
     },
@@ -254,6 +279,15 @@ pub enum Op {
         node: NodeId,
         /// How much; absent: the node's own value.
         reserve: Option<Amounts>,
+    },
+    /// Logs that an agent reported an instance that its node was not given.
+    RefuseReport {
+        /// The node.
+        node: NodeId,
+        /// The instance.
+        instance: InstanceId,
+        /// Why it was refused: a stable code.
+        code: Text,
     },
     /// Notes when agents were heard, in whole seconds.
     Heartbeats(Vec<(NodeId, i64)>),
@@ -298,6 +332,8 @@ pub enum Op {
     SetScheduling(Box<Scheduling>),
     /// States an environment's secrets.
     PutSecrets {
+        /// The tenant; absent: those of tenants that have none of their own.
+        tenant: Option<Text>,
         /// The environment.
         env: Text,
         /// Their version; absent: it has none.
@@ -355,10 +391,10 @@ pub enum Op {
 }
 
 impl Op {
-    /// Adds a node, or changes what is known of it, whatever is known now.
+    /// Adds a node, or states what it reports, whatever is known now.
     #[must_use]
     pub fn put_node(facts: NodeFacts) -> Self {
-        Self::PutNode { facts: Box::new(facts), expect: None }
+        Self::PutNode { facts: Box::new(facts), layer: FactLayer::Reported, expect: None }
     }
 
     /// The operation itself, without on whose behalf it is done.

@@ -72,6 +72,8 @@ pub struct Pool {
     pub last: u128,
     /// Seconds that a released value rests before it is given out again.
     pub quarantine_s: u32,
+    /// The only tenant whose instances may take values; absent: it is open to all.
+    pub tenant: Option<Text>,
 }
 
 /// A pool that cannot be.
@@ -118,13 +120,19 @@ impl Pool {
             return Err(invalid());
         }
         let quarantine_s = Self::DEFAULT_QUARANTINE_S;
-        Ok(Self { id: Text::from(id), kind, first, last, quarantine_s })
+        Ok(Self { id: Text::from(id), kind, first, last, quarantine_s, tenant: None })
     }
 
     /// How many values it has; one less for the whole of all numbers.
     #[must_use]
     pub const fn size(&self) -> u128 {
         (self.last - self.first).saturating_add(1)
+    }
+
+    /// Whether instances of a tenant may take values.
+    #[must_use]
+    pub fn is_open_to(&self, tenant: &str) -> bool {
+        self.tenant.as_deref().is_none_or(|owner| owner == tenant)
     }
 
     /// Whether it is small enough to be searched.

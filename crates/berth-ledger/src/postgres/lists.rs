@@ -123,7 +123,7 @@ impl Queries for Postgres {
         let call = Call::new("pool", sql, Vec::new());
         // Counts every value that is in use, and may take its time.
         self.in_read_transaction(|session| {
-            list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 6)?)))
+            list(session, call, |row| Ok((pool_from(row)?.pool, get(row, 7)?)))
         })
     }
 

@@ -270,9 +270,12 @@ impl Plan {
         let sql = "SELECT u.owner, u.name FROM {u} WHERE EXISTS (SELECT 1 FROM slot AS s \
              WHERE s.owner = u.owner AND s.workload = u.name)";
         self.add(Load::WorkloadsInUse, text_pairs(columns, pairs)?.statement("slot", sql));
-        let sql = "SELECT env, version FROM env_secrets WHERE env = ANY($1) \
-             ORDER BY env COLLATE \"C\" FOR UPDATE";
-        self.by_name(Load::Secrets, "env_secrets", keys.secrets.iter(), sql.to_owned());
+        let columns = &[Column::Text("owner"), Column::Text("env")];
+        let pairs = keys.secrets.iter().map(|(tenant, env)| (&**tenant, &**env));
+        let sql = "SELECT t.owner, t.env, t.version FROM env_secrets AS t \
+             JOIN {u} ON t.owner = u.owner AND t.env = u.env \
+             ORDER BY t.owner COLLATE \"C\", t.env COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Secrets, text_pairs(columns, pairs)?.statement("env_secrets", sql));
         if keys.policies {
             // A policy that is not there yet has no row to lock; the ledger's own stands in.
             let writer_lock = Call::bare("ledger", "SELECT 1 FROM ledger FOR UPDATE");
@@ -353,7 +356,9 @@ impl Load {
             Self::WorkloadsInUse => {
                 rows.workloads_in_use.insert((text(row, 0)?, text(row, 1)?));
             }
-            Self::Secrets => rows.secrets.load(text(row, 0)?, text(row, 1)?),
+            Self::Secrets => {
+                rows.secrets.load((text(row, 0)?, text(row, 1)?), text(row, 2)?);
+            }
             Self::Policies => rows.policies.load(text(row, 0)?, policy_from(row)?),
             Self::Documents => {
                 rows.documents.load((text(row, 0)?, text(row, 1)?), document_from(row)?);

@@ -116,8 +116,9 @@ pub(super) fn snapshot(session: &mut Session, take: &mut TakeItem<'_>) -> Result
     each("policy", policies.to_owned(), |row| {
         Ok(SnapshotItem::Policy(get(row, 0)?, get(row, 1)?, get(row, 2)?))
     })?;
-    each("env_secrets", "SELECT env, version FROM env_secrets".to_owned(), |row| {
-        Ok(SnapshotItem::Secrets(text(row, 0)?, text(row, 1)?))
+    each("env_secrets", "SELECT owner, env, version FROM env_secrets".to_owned(), |row| {
+        let tenant = Some(text(row, 0)?).filter(|tenant| !tenant.is_empty());
+        Ok(SnapshotItem::Secrets(tenant, text(row, 1)?, text(row, 2)?))
     })?;
     each("placement_group", format!("SELECT {GROUP} FROM placement_group"), |row| {
         Ok(SnapshotItem::Group(group_from(row)?.group))

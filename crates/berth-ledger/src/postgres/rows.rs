@@ -26,7 +26,7 @@ pub(super) const ROOM: &str = "node, state, known, zone, rack, constraint_gen, r
 pub(super) const GROUP: &str = "id, owner, kind, strength, topology, max_per_domain, home";
 
 /// The columns of a pool, in the order in which [`pool_from`] reads them.
-pub(super) const POOL: &str = "id, kind, first, last, quarantine_s, next";
+pub(super) const POOL: &str = "id, kind, first, last, quarantine_s, next, owner";
 
 /// The columns of a workload, in the order in which [`workload_from`] reads them.
 pub(super) const WORKLOAD: &str = "owner, name, revision, replicas, body";
@@ -156,6 +156,7 @@ pub(super) fn pool_from(row: &Row) -> Result<PoolRow, Fault> {
             first: encoding::parse_value(get(row, 2)?)?,
             last: encoding::parse_value(get(row, 3)?)?,
             quarantine_s: encoding::to_u32(get(row, 4)?)?,
+            tenant: optional_text(row, 6)?,
         },
         next: encoding::parse_value(get(row, 5)?)?,
     })

@@ -280,9 +280,9 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
             continue;
         };
         let pool = &row.pool;
-        let sql = "INSERT INTO pool (id, kind, first, last, next, quarantine_s) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id) DO UPDATE SET \
-             kind = ?2, first = ?3, last = ?4, next = ?5, quarantine_s = ?6";
+        let sql = "INSERT INTO pool (id, kind, first, last, next, quarantine_s, owner) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE SET \
+             kind = ?2, first = ?3, last = ?4, next = ?5, quarantine_s = ?6, owner = ?7";
         let values = (
             id,
             pool.kind.name(),
@@ -290,6 +290,7 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
             pool.last.to_be_bytes(),
             row.next.to_be_bytes(),
             pool.quarantine_s,
+            pool.tenant.as_deref(),
         );
         connection.prepare_cached(sql)?.execute(values)?;
     }
@@ -481,14 +482,15 @@ fn rest(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
         connection.prepare_cached(sql)?.execute(values)?;
     }
     for change in rows.secrets.changes() {
-        let env = &**change.key;
+        let (tenant, env) = (&*change.key.0, &*change.key.1);
         let Some(version) = change.now else {
-            connection.execute("DELETE FROM env_secrets WHERE env = ?1", [env])?;
+            let sql = "DELETE FROM env_secrets WHERE owner = ?1 AND env = ?2";
+            connection.execute(sql, (tenant, env))?;
             continue;
         };
-        let sql = "INSERT INTO env_secrets (env, version) VALUES (?1, ?2) \
-             ON CONFLICT (env) DO UPDATE SET version = ?2";
-        connection.prepare_cached(sql)?.execute((env, &**version))?;
+        let sql = "INSERT INTO env_secrets (env, version, owner) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (owner, env) DO UPDATE SET version = ?2";
+        connection.prepare_cached(sql)?.execute((env, &**version, tenant))?;
     }
     for change in rows.policies.changes() {
         let Some(row) = change.now else { continue };

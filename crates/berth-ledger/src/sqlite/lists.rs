@@ -6,7 +6,7 @@ use rusqlite::{Connection, Params, Row};
 use super::Sqlite;
 use super::lock::{tenant_from, workload_from};
 use super::read::{NODES, RECEIPT, node_version_from, receipt_from};
-use super::rows::{CLAIM, claim_from, optional_text, pool_from, text};
+use super::rows::{CLAIM, POOL, claim_from, optional_text, pool_from, text};
 use crate::database::ReceiptRow;
 use crate::database::{Queries, ReceiptPlace};
 use crate::error::Fault;
@@ -109,10 +109,11 @@ impl Queries for Sqlite {
     }
 
     fn pools(&mut self) -> Result<Vec<(Pool, i64)>, Fault> {
-        let sql = "SELECT id, kind, first, last, quarantine_s, next, (SELECT count(*) \
-             FROM pool_value AS v WHERE v.pool = pool.id AND v.released_at IS NULL) \
-             FROM pool ORDER BY id";
-        list(&self.connection, sql, [], |row| Ok((pool_from(row)?.pool, row.get(6)?)))
+        let sql = format!(
+            "SELECT {POOL}, (SELECT count(*) FROM pool_value AS v \
+             WHERE v.pool = pool.id AND v.released_at IS NULL) FROM pool ORDER BY id"
+        );
+        list(&self.connection, &sql, [], |row| Ok((pool_from(row)?.pool, row.get(7)?)))
     }
 
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::cache::NodeCache;
 use super::rows::{
-    CLAIM, claim, claim_from, claim_key_from, facts, group_from, node, optional_text, pool_from,
-    text,
+    CLAIM, POOL, claim, claim_from, claim_key_from, facts, group_from, node, optional_text,
+    pool_from, text,
 };
 use crate::encoding;
 use crate::error::Fault;
@@ -182,9 +182,8 @@ fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), 
 
 fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
     for id in keys.pools.keys() {
-        let mut statement = connection.prepare_cached(
-            "SELECT id, kind, first, last, quarantine_s, next FROM pool WHERE id = ?1",
-        )?;
+        let sql = format!("SELECT {POOL} FROM pool WHERE id = ?1");
+        let mut statement = connection.prepare_cached(&sql)?;
         let mut found = statement.query([&**id])?;
         if let Some(row) = found.next()? {
             rows.pools.load(Text::clone(id), pool_from(row)?);
@@ -279,12 +278,12 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
             rows.workloads_in_use.insert(key.clone());
         }
     }
-    for env in &keys.secrets {
-        let mut statement =
-            connection.prepare_cached("SELECT version FROM env_secrets WHERE env = ?1")?;
-        let mut found = statement.query([&**env])?;
+    for key in &keys.secrets {
+        let sql = "SELECT version FROM env_secrets WHERE owner = ?1 AND env = ?2";
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut found = statement.query((&*key.0, &*key.1))?;
         if let Some(row) = found.next()? {
-            rows.secrets.load(Text::clone(env), text(row, 0)?);
+            rows.secrets.load(key.clone(), text(row, 0)?);
         }
     }
     if keys.policies {

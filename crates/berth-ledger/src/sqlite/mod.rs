@@ -11,7 +11,7 @@ mod rows;
 mod service;
 mod values;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +86,7 @@ impl Sqlite {
     }
 
     fn connect(path: &Path) -> Result<Connection, Fault> {
+        make_private(path)?;
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
@@ -154,6 +155,31 @@ impl Sqlite {
         self.clock = self.clock.max(micros);
         Micros(self.clock)
     }
+}
+
+/// Creates a database that only its owner can access, whatever the umask and its folder: it has
+/// keys and hashes of tokens. SQLite gives the files next to it the mode that it has. One that was
+/// there is restricted, if it is ours.
+fn make_private(path: &Path) -> Result<(), Fault> {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let failed =
+        |error: std::io::Error| Fault::Disconnected(format!("{}: {error}", path.display()));
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match created {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed(error)),
+    }
+    for ending in ["", "-wal", "-shm"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(ending);
+        let Ok(found) = std::fs::metadata(&file) else { continue };
+        if found.is_file() && found.permissions().mode() & 0o077 != 0 {
+            // Another user's database may be shared on purpose.
+            let _ = std::fs::set_permissions(&file, Permissions::from_mode(0o600));
+        }
+    }
+    Ok(())
 }
 
 impl Database for Sqlite {

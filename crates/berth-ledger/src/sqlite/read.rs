@@ -5,7 +5,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 
 use super::lock::{demand_from, workload_from};
-use super::rows::{CLAIM, claim_from, claim_key_from, group_from, names, pool_from, text};
+use super::rows::{CLAIM, POOL, claim_from, claim_key_from, group_from, names, pool_from, text};
 use crate::database::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, TakeItem};
 use crate::drift::{self, DriftedRows};
 use crate::encoding;
@@ -79,8 +79,9 @@ pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Resu
     for_each_row(connection, "SELECT name, hash, body FROM policy WHERE active = 1", [], |row| {
         take(SnapshotItem::Policy(row.get(0)?, row.get(1)?, row.get(2)?))
     })?;
-    for_each_row(connection, "SELECT env, version FROM env_secrets", [], |row| {
-        take(SnapshotItem::Secrets(text(row, 0)?, text(row, 1)?))
+    for_each_row(connection, "SELECT owner, env, version FROM env_secrets", [], |row| {
+        let tenant = Some(text(row, 0)?).filter(|tenant| !tenant.is_empty());
+        take(SnapshotItem::Secrets(tenant, text(row, 1)?, text(row, 2)?))
     })?;
     let groups =
         "SELECT id, owner, kind, strength, topology, max_per_domain, home FROM placement_group";
@@ -98,8 +99,8 @@ pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Resu
             attached_to: attached_to.map(encoding::parse_instance).transpose()?,
         }))
     })?;
-    let pools = "SELECT id, kind, first, last, quarantine_s, next FROM pool";
-    for_each_row(connection, pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
+    let pools = format!("SELECT {POOL} FROM pool");
+    for_each_row(connection, &pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
     let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant";
     for_each_row(connection, quotas, [], |row| {
         let quota = Quota {

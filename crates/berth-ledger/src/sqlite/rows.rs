@@ -152,7 +152,9 @@ pub(super) fn group_from(row: &Row<'_>) -> Result<GroupRow, Fault> {
     })
 }
 
-/// Columns: id, kind, first, last, quarantine_s, next.
+/// Columns of a pool, as [`pool_from`] reads them.
+pub(super) const POOL: &str = "id, kind, first, last, quarantine_s, next, owner";
+
 pub(super) fn pool_from(row: &Row<'_>) -> Result<PoolRow, Fault> {
     let kind = String::from_utf8_lossy(row.get_ref(1)?.as_bytes().map_err(Fault::corrupt)?);
     let known =
@@ -164,6 +166,7 @@ pub(super) fn pool_from(row: &Row<'_>) -> Result<PoolRow, Fault> {
             first: encoding::parse_value(bytes(row, 2)?)?,
             last: encoding::parse_value(bytes(row, 3)?)?,
             quarantine_s: encoding::to_u32(row.get(4)?)?,
+            tenant: optional_text(row, 6)?,
         },
         next: encoding::parse_value(bytes(row, 5)?)?,
     })

@@ -392,6 +392,7 @@ fn what_operators_state_is_kept() {
         test.done(Op::Heartbeats(vec![(NodeId::new("n1"), 77), (NodeId::new("nobody"), 78)]));
         assert_eq!(test.tables.heartbeats_since(70).unwrap(), [(NodeId::new("n1"), 77)]);
         let secrets = |version: Option<&str>| Op::PutSecrets {
+            tenant: Some(Text::from("acme")),
             env: Text::from("prod"),
             version: version.map(Text::from),
         };

@@ -1,6 +1,8 @@
 //! What can be looked up, and changes that expect to find what was looked up.
 
-use berth_engine::{Amounts, InstanceId, NodeFacts, NodeId, NodeState, Timestamp, Volume};
+use berth_engine::{
+    Amounts, FactLayer, InstanceId, NodeFacts, NodeId, NodeState, Timestamp, Volume,
+};
 
 use super::{TestLedger, code, granted, on_every_database, request, volume};
 use crate::database::SnapshotItem;
@@ -25,7 +27,7 @@ fn a_node_changes_only_in_the_generation_that_was_expected() {
         let put = |cpu: u32, expect| {
             let mut facts = NodeFacts::new("n1", Amounts::new(cpu, 1024));
             facts.heartbeat_at = Timestamp(i64::from(cpu));
-            Op::PutNode { facts: Box::new(facts), expect }
+            Op::PutNode { facts: Box::new(facts), layer: FactLayer::Reported, expect }
         };
         let state = |state, expect| Op::SetNodeState { node: NodeId::new("n1"), state, expect };
         assert_eq!(test.one(put(1000, Some(1))), stale(None));

@@ -158,7 +158,7 @@ fn who_changed_something_is_noted_with_the_change_and_who_did_not_is_not() {
             "a\0b",
             "secrets.put",
             "\0",
-            Op::PutSecrets { env: Text::from("e"), version: Some(Text::from("1")) },
+            Op::PutSecrets { tenant: None, env: Text::from("e"), version: Some(Text::from("1")) },
         );
         assert_eq!(test.one(odd), Answer::Outcome(Outcome::Done));
         assert_eq!(&*audit(test)[0].actor, "a\u{fffd}b");
@@ -324,7 +324,7 @@ fn a_policy_is_stored_put_in_force_and_remembered() {
 #[test]
 fn a_name_that_no_database_can_store_is_refused_and_not_a_fault() {
     on_every_database(|test| {
-        let secrets = Op::PutSecrets { env: Text::from("a\0"), version: None };
+        let secrets = Op::PutSecrets { tenant: None, env: Text::from("a\0"), version: None };
         let answer = test.one(secrets);
         assert!(matches!(answer, Answer::Outcome(Outcome::Impossible(_))), "{answer:?}");
         test.node("n1", "z", "r");

@@ -1,8 +1,11 @@
 //! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
 
-use berth_engine::{Amounts, Group, NodeFacts, NodeId, NodeState, Room, Volume};
+use berth_engine::{
+    Amounts, FactChange, FactLayer, Group, NodeFacts, NodeId, NodeState, Room, Volume,
+};
 
 use super::UnitOfWork;
+use super::limits;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{
     DecisionOutcome, EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload,
@@ -23,12 +26,23 @@ impl UnitOfWork {
         if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
         }
+        if let Some(excess) = limits::excess(op) {
+            return Outcome::Impossible(excess.to_string());
+        }
         let outcome = match op {
-            Op::PutNode { facts, expect } => {
-                self.if_generation(&facts.id, *expect, |work| work.put_node(facts))
+            Op::PutNode { facts, layer, expect } => {
+                self.if_generation(&facts.id, *expect, |work| work.put_node(facts, *layer))
+            }
+            Op::ChangeFacts { node, change, create, expect } => {
+                self.if_generation(node, *expect, |work| {
+                    work.change_facts(node, change, create.as_deref())
+                })
             }
             Op::SetNodeState { node, state, expect } => {
                 self.if_generation(node, *expect, |work| work.set_state(node, *state))
+            }
+            Op::SetHealth { node, degraded, expect } => {
+                self.if_generation(node, *expect, |work| work.set_health(node, degraded.as_ref()))
             }
             Op::RemoveNode { node, expect } => {
                 self.if_generation(node, *expect, |work| work.remove_node(node))
@@ -36,6 +50,15 @@ impl UnitOfWork {
             Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
             Op::Heartbeats(heard) => {
                 self.rows.heartbeats.extend(heard.iter().cloned());
+                Outcome::Done
+            }
+            Op::RefuseReport { node, instance, code } => {
+                let (node_id, code) = (node.clone(), Text::clone(code));
+                self.events.push(EventBody::ReportRefused {
+                    node_id,
+                    instance_id: *instance,
+                    code,
+                });
                 Outcome::Done
             }
             Op::PutGroup(group) => self.put_group(group),
@@ -51,7 +74,9 @@ impl UnitOfWork {
                 self.remove_workload(tenant, name, *expect)
             }
             Op::SetScheduling(scheduling) => self.set_scheduling(scheduling),
-            Op::PutSecrets { env, version } => self.put_secrets(env, version.as_ref()),
+            Op::PutSecrets { tenant, env, version } => {
+                self.put_secrets(tenant.as_ref(), env, version.as_ref())
+            }
             Op::PutPolicy { name, hash, body } => self.put_policy(name, hash, body),
             Op::ActivatePolicy { name, hash, body, expect } => {
                 self.activate_policy(name, hash, body, expect.as_deref())
@@ -115,19 +140,41 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_node(&mut self, facts: &NodeFacts) -> Outcome {
+    fn put_node(&mut self, stated: &NodeFacts, layer: FactLayer) -> Outcome {
+        if let Err(invalid) = stated.validate() {
+            return Outcome::Impossible(invalid.to_string());
+        }
+        self.rows.heartbeats.insert(stated.id.clone(), stated.heartbeat_at.0);
+        let old = self.rows.facts.get(&stated.id).map(|row| &row.facts);
+        match stated.clone().restated(old, layer) {
+            Ok(facts) => self.store_facts(&facts),
+            Err(invalid) => Outcome::Impossible(invalid.to_string()),
+        }
+    }
+
+    fn change_facts(
+        &mut self,
+        node: &NodeId,
+        change: &FactChange,
+        create: Option<&NodeFacts>,
+    ) -> Outcome {
+        let known = self.rows.facts.get(node).map(|row| &row.facts);
+        let Some(old) = known.or(create) else { return unknown("node", node.as_str()) };
+        match old.changed(change) {
+            Ok(facts) => self.store_facts(&facts),
+            Err(invalid) => Outcome::Impossible(invalid.to_string()),
+        }
+    }
+
+    /// Stores the facts in effect, and what follows from them.
+    fn store_facts(&mut self, facts: &NodeFacts) -> Outcome {
         if let Err(invalid) = facts.validate() {
             return Outcome::Impossible(invalid.to_string());
         }
-        let old = self.rows.facts.get(&facts.id);
-        // The policy's reserve is not part of the node's own facts.
-        let policy_reserve = old.and_then(|old| old.facts.policy_reserve);
-        let facts = &NodeFacts { policy_reserve, ..facts.clone() };
-        let same = old.is_some_and(|old| {
+        let same = self.rows.facts.get(&facts.id).is_some_and(|old| {
             let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };
             aged == *facts
         });
-        self.rows.heartbeats.insert(facts.id.clone(), facts.heartbeat_at.0);
         if same {
             return Outcome::Unchanged;
         }
@@ -184,8 +231,29 @@ impl UnitOfWork {
     }
 
     fn set_state(&mut self, node: &NodeId, state: NodeState) -> Outcome {
+        // What was wrong with a node that falls silent may still be wrong when it returns.
+        let reason = self.rows.facts.get(node).and_then(|row| row.facts.state_reason.as_deref());
+        let reason = reason.filter(|_| state == NodeState::Lost).map(Text::from);
+        self.write_state(node, state, reason)
+    }
+
+    fn set_health(&mut self, node: &NodeId, degraded: Option<&Text>) -> Outcome {
+        let Some(row) = self.rows.facts.get(node) else { return unknown("node", node.as_str()) };
+        let is_by_agent = row.facts.state_reason.is_some();
+        let state = match (row.facts.state, degraded) {
+            (NodeState::Active | NodeState::Lost, Some(_)) => NodeState::Degraded,
+            (NodeState::Degraded, Some(_)) if is_by_agent => NodeState::Degraded,
+            (NodeState::Degraded, None) if is_by_agent => NodeState::Active,
+            (NodeState::Lost, None) => NodeState::Active,
+            _ => return Outcome::Unchanged,
+        };
+        self.write_state(node, state, degraded.cloned())
+    }
+
+    fn write_state(&mut self, node: &NodeId, state: NodeState, reason: Option<Text>) -> Outcome {
         let Some(row) = self.rows.nodes.get(node) else { return unknown("node", node.as_str()) };
-        if row.state == state {
+        let known = self.rows.facts.get(node).and_then(|row| row.facts.state_reason.as_deref());
+        if row.state == state && known == reason.as_deref() {
             return Outcome::Unchanged;
         }
         let constraint_gen = row.constraint_gen + 1;
@@ -193,9 +261,12 @@ impl UnitOfWork {
             row.state = state;
             row.constraint_gen = constraint_gen;
         });
-        self.rows.facts.edit(node, |row| row.facts.state = state);
+        self.rows.facts.edit(node, |row| {
+            row.facts.state = state;
+            row.facts.state_reason = reason.as_deref().map(str::to_owned);
+        });
         let node_id = node.clone();
-        self.events.push(EventBody::NodeState { node_id, state, constraint_gen });
+        self.events.push(EventBody::NodeState { node_id, state, constraint_gen, reason });
         Outcome::Done
     }
 
@@ -394,13 +465,19 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_secrets(&mut self, env: &Text, version: Option<&Text>) -> Outcome {
-        if self.rows.secrets.get(env) == version {
+    fn put_secrets(
+        &mut self,
+        tenant: Option<&Text>,
+        env: &Text,
+        version: Option<&Text>,
+    ) -> Outcome {
+        let key = (tenant.cloned().unwrap_or_default(), env.clone());
+        if self.rows.secrets.get(&key) == version {
             return Outcome::Unchanged;
         }
-        self.rows.secrets.set(env, version.cloned());
-        let (env, version) = (env.clone(), version.cloned());
-        self.events.push(EventBody::SecretsChanged { env, version });
+        self.rows.secrets.set(&key, version.cloned());
+        let (tenant, env, version) = (tenant.cloned(), key.1, version.cloned());
+        self.events.push(EventBody::SecretsChanged { tenant, env, version });
         Outcome::Done
     }
 
@@ -422,6 +499,7 @@ impl UnitOfWork {
 fn name_of(op: &Op) -> Option<&str> {
     match op {
         Op::PutNode { facts, .. } => Some(facts.id.as_str()),
+        Op::ChangeFacts { node, .. } => Some(node.as_str()),
         Op::PutGroup(group) => Some(&group.id),
         Op::PutVolume(volume) => Some(&volume.id),
         Op::PutPool(pool) => Some(&pool.id),

@@ -74,7 +74,7 @@ impl UnitOfWork {
             holdings.slot = Some(slot.clone());
         }
         for pool in &planned.pools {
-            holdings.values.push(self.take_value(pool, planned.key)?);
+            holdings.values.push(self.take_value(pool, tenant, planned.key)?);
         }
         let neighbours = planned.neighbours.iter().map(|(node, _)| node);
         for node in std::iter::once(&planned.node).chain(neighbours) {
@@ -375,8 +375,15 @@ impl UnitOfWork {
         Ok(volume)
     }
 
-    fn take_value(&mut self, pool: &Text, key: ClaimKey) -> Result<HeldValue, ChargeError> {
-        let Some(row) = self.rows.pools.get(pool) else {
+    fn take_value(
+        &mut self,
+        pool: &Text,
+        tenant: &Text,
+        key: ClaimKey,
+    ) -> Result<HeldValue, ChargeError> {
+        // A pool of another tenant is as if it were not there.
+        let found = self.rows.pools.get(pool).filter(|row| row.pool.is_open_to(tenant));
+        let Some(row) = found else {
             return Err(ChargeError::Refused(RefusalReason::UnknownPool(Text::clone(pool))));
         };
         let kind = row.pool.kind;

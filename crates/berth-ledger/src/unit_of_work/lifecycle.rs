@@ -380,27 +380,17 @@ impl UnitOfWork {
         if let Some(answer) = self.repeated(&id, hash) {
             return answer;
         }
-        let mut key = key;
-        let was_here = self.rows.claims.get(&ClaimKey::source(key.instance));
-        if let Some(claim) = was_here.filter(|claim| claim.node == adopt.node) {
-            // It is being cleaned up, and counts until it is gone.
+        let roles = [Role::MigrationSource, Role::Primary, Role::MigrationTarget];
+        let keys = roles.map(|role| ClaimKey { role, ..key });
+        let claims = || keys.iter().filter_map(|key| self.rows.claims.get(key));
+        // It is recorded here already, perhaps while it is cleaned up after a migration.
+        if let Some(claim) = claims().find(|claim| claim.node == adopt.node) {
             return Ok(claim_status(claim));
         }
-        for role in [Role::Primary, Role::MigrationTarget] {
-            let place = ClaimKey { role, ..key };
-            match self.rows.claims.get(&place) {
-                Some(claim) if claim.node == adopt.node => return Ok(claim_status(claim)),
-                // Found in two places: both are counted, since both use what they use.
-                Some(_) if role == Role::Primary => key.role = Role::MigrationTarget,
-                Some(claim) if key.role == role => {
-                    let node = claim.node.clone();
-                    return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced {
-                        key,
-                        node,
-                    })));
-                }
-                Some(_) | None => {}
-            }
+        // An agent must not take what belongs to another node.
+        if let Some(claim) = claims().next() {
+            let node = claim.node.clone();
+            return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
         }
         let permit = adopted_permit(adopt);
         let mut demand = adopt.demand;

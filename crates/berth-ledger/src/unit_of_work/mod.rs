@@ -9,6 +9,7 @@ mod charge;
 mod commit;
 pub(crate) mod delta;
 mod lifecycle;
+mod limits;
 mod migrate;
 mod permit;
 mod reconcile;
@@ -97,9 +98,12 @@ impl UnitOfWork {
             Op::ReconcileGroup(group) => Answer::Drifts(self.reconcile_group(group)),
             Op::ReconcileTenant(tenant) => Answer::Drifts(self.reconcile_tenant(tenant)),
             Op::PutNode { .. }
+            | Op::ChangeFacts { .. }
             | Op::SetNodeState { .. }
+            | Op::SetHealth { .. }
             | Op::RemoveNode { .. }
             | Op::SetReserve { .. }
+            | Op::RefuseReport { .. }
             | Op::Heartbeats(_)
             | Op::PutGroup(_)
             | Op::RemoveGroup(_)

@@ -170,7 +170,9 @@ impl Keys {
                 self.facts.insert(facts.id.clone());
                 self.whole_classes.insert(facts.id.clone());
             }
-            Op::SetNodeState { node, .. }
+            Op::ChangeFacts { node, .. }
+            | Op::SetNodeState { node, .. }
+            | Op::SetHealth { node, .. }
             | Op::RemoveNode { node, .. }
             | Op::SetReserve { node, .. } => {
                 self.nodes.insert(node.clone());
@@ -195,7 +197,9 @@ impl Keys {
                 self.workloads_in_use.insert((tenant.clone(), name.clone()));
                 self.exclusive = true;
             }
-            Op::PutSecrets { env, .. } => drop(self.secrets.insert(env.clone())),
+            Op::PutSecrets { tenant, env, .. } => {
+                self.secrets.insert((tenant.clone().unwrap_or_default(), env.clone()));
+            }
             Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
             Op::PutDocument { kind, id, .. } | Op::RemoveDocument { kind, id, .. } => {
                 self.documents.insert((kind.clone(), id.clone()));

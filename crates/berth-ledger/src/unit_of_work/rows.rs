@@ -159,6 +159,9 @@ pub(crate) struct RequestRow {
 /// A request's id and tenant.
 pub(crate) type RequestKey = (Text, Text);
 
+/// An environment's tenant, empty for none, and its name.
+pub(crate) type EnvironmentKey = (Text, Text);
+
 /// A policy as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyRow {
@@ -205,7 +208,7 @@ pub(crate) struct Rows {
     pub(crate) claims: Table<ClaimKey, Claim>,
     pub(crate) requests: Table<RequestKey, RequestRow>,
     pub(crate) workloads: Table<(Text, Text), Workload>,
-    pub(crate) secrets: Table<Text, Text>,
+    pub(crate) secrets: Table<EnvironmentKey, Text>,
     pub(crate) policies: Table<Text, PolicyRow>,
     pub(crate) demand: Table<String, UnmetDemand>,
     pub(crate) documents: Table<(Text, Text), DocumentRow>,
@@ -340,7 +343,7 @@ pub(crate) struct Keys {
     pub(crate) claims_read_unlocked: BTreeSet<ClaimKey>,
     pub(crate) requests: BTreeSet<RequestKey>,
     pub(crate) workloads: BTreeSet<(Text, Text)>,
-    pub(crate) secrets: BTreeSet<Text>,
+    pub(crate) secrets: BTreeSet<EnvironmentKey>,
     /// All policies are needed.
     pub(crate) policies: bool,
     pub(crate) demand: BTreeSet<String>,

@@ -3,6 +3,16 @@
 use tracing_subscriber::EnvFilter;
 
 use super::{BadSetting, LoadedConfig, TlsMode};
+use berth_control::Adoption;
+
+/// What is wrong with the rule for found instances.
+fn adopt_problem(adopt: &Adoption) -> Option<&'static str> {
+    let names_none = matches!(adopt, Adoption::Listed(tenants) if tenants.is_empty());
+    names_none.then_some(
+        "nodes.adopt is \"listed\" and nodes.adopt_tenants names no tenant; accepted is a list of \
+         tenants, or another nodes.adopt",
+    )
+}
 
 /// Everything that is wrong with settings that are each fine by themselves.
 pub(super) fn together(loaded: &LoadedConfig) -> Vec<BadSetting> {
@@ -40,6 +50,9 @@ pub(super) fn together(loaded: &LoadedConfig) -> Vec<BadSetting> {
             every.as_secs()
         );
         bad("nodes.lost_after", problem);
+    }
+    if let Some(problem) = adopt_problem(&config.settings.adopt) {
+        bad("nodes.adopt", problem.to_owned());
     }
     let tls = &config.tls;
     for (name, file) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::value::{Kind, Value};
 use super::{Config, LogFormat, TlsMode, WireSignIn};
+use berth_control::Adoption;
 
 /// One setting.
 pub struct Key {
@@ -305,6 +306,26 @@ pub static KEYS: &[Key] = &[
         |config, value| config.settings.lost_grace = value.duration()
     ),
     key!(
+        "nodes.adopt",
+        Kind::OneOf(&["off", "unmanaged", "listed", "any"]),
+        "unmanaged",
+        live,
+        "What becomes of an instance that an agent finds on its node and Berth did not place. `off`: the report is refused. `unmanaged`: it is recorded for the tenant `unmanaged`, whatever tenant its agent names. `listed`: it is recorded for the tenant that its agent names, if that is one of `nodes.adopt_tenants`. `any`: the same for every tenant.",
+        |config, value| config.settings.adopt = adoption_of(&value.text())
+    ),
+    key!(
+        "nodes.adopt_tenants",
+        Kind::List,
+        "",
+        live,
+        "The tenants that agents may name with `nodes.adopt` set to `listed`.",
+        |config, value| {
+            if let Adoption::Listed(tenants) = &mut config.settings.adopt {
+                *tenants = value.list();
+            }
+        }
+    ),
+    key!(
         "queue.patience",
         Kind::Duration(0, DAY),
         "60s",
@@ -502,3 +523,13 @@ pub static KEYS: &[Key] = &[
         |config, value| config.policy_file = value.optional_text().map(PathBuf::from)
     ),
 ];
+
+/// What becomes of found instances, by its word.
+fn adoption_of(word: &str) -> Adoption {
+    match word {
+        "off" => Adoption::Off,
+        "listed" => Adoption::Listed(Vec::new()),
+        "any" => Adoption::Any,
+        _ => Adoption::Unmanaged,
+    }
+}

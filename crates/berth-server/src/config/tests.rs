@@ -129,6 +129,10 @@ fn likely_mistakes_are_understood() {
             "[nodes]\nlost_after = \"5s\"",
             "line 2: nodes.lost_after is 5s and nodes.heartbeat_every is 10s",
         ),
+        (
+            "[nodes]\nadopt = \"listed\"",
+            "line 2: nodes.adopt is \"listed\" and nodes.adopt_tenants names no tenant",
+        ),
         ("[tls]\nmode = \"files\"\ncert = \"a\"", "tls.key is missing"),
         ("[tls]\nclient_ca = \"a\"", "tls.client_ca is set and connections are not encrypted"),
         ("[telemetry]\nlog_level = \"a=b=c\"", "telemetry.log_level is \"a=b=c\""),

@@ -10,6 +10,7 @@ use berth_api::Role;
 use berth_engine::NodeId;
 use http::{Method, StatusCode, header};
 
+use super::same_origin::check_local;
 use crate::access::Access;
 use crate::access::AccessControl;
 use crate::pages::ErrorPage;
@@ -70,7 +71,10 @@ pub(crate) async fn authenticate(
     let Some(access) = state.access.permissions.of(request.method(), path) else {
         return not_served(&state.access, path);
     };
-    let caller = caller(&state.access, &request);
+    let (caller, refused) = match caller(&state.access, &request) {
+        Ok(caller) => (caller, None),
+        Err(error) => (None, Some(error)),
+    };
     let is_open = access == Access::Open
         || (path == "/metrics" && state.control.lifecycle.settings().open_metrics);
     match (access, caller) {
@@ -83,10 +87,19 @@ pub(crate) async fn authenticate(
             return ErrorPage::response(&not_allowed(caller.role), Some(&caller));
         }
         (_, Some(caller)) => return not_allowed(caller.role).into_response(),
-        (_, None) if is_page(path) => return Redirect::to("/sign-in").into_response(),
-        (_, None) => return not_signed_in().into_response(),
+        (_, None) => return unauthenticated(path, refused),
     }
     next.run(request).await
+}
+
+/// The answer to a request without a caller, and why it has none if that is known.
+fn unauthenticated(path: &str, refused: Option<ApiError>) -> Response {
+    match (refused, is_page(path)) {
+        (Some(error), true) => ErrorPage::response(&error, None),
+        (Some(error), false) => error.into_response(),
+        (None, true) => Redirect::to("/sign-in").into_response(),
+        (None, false) => not_signed_in().into_response(),
+    }
 }
 
 /// Whether this path is a page for browsers.
@@ -95,20 +108,29 @@ fn is_page(path: &str) -> bool {
 }
 
 /// The caller; absent without valid credentials.
-pub(crate) fn caller(access: &AccessControl, request: &Request) -> Option<Caller> {
+///
+/// # Errors
+/// When nothing but its address speaks for a request, and another site may have caused it.
+pub(crate) fn caller(
+    access: &AccessControl,
+    request: &Request,
+) -> Result<Option<Caller>, ApiError> {
     let from = from(request.extensions());
     if let Some(text) = presented(request) {
         // A presented token decides, even when it is not valid.
-        return access.tokens.caller(text, from, now());
+        return Ok(access.tokens.caller(text, from, now()));
     }
     if let Some(CertifiedNode(node)) = request.extensions().get() {
         let name = Arc::from(format!("certificate of {node}"));
         let scope = Arc::new(Scope::Node(node.clone()));
-        return Some(Caller { role: Role::Agent, name, token: None, scope, from });
+        return Ok(Some(Caller { role: Role::Agent, name, token: None, scope, from }));
     }
     let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
-    (access.no_sign_in && is_local)
-        .then(|| Caller { from, ..Caller::local("anyone on this machine") })
+    if !access.no_sign_in || !is_local {
+        return Ok(None);
+    }
+    check_local(request)?;
+    Ok(Some(Caller { from, ..Caller::local("anyone on this machine") }))
 }
 
 /// The address that a request came from.

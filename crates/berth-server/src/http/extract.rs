@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use berth_api::FieldError;
+use berth_api::limits::{Excess, LimitExceeded, Limited, Meter, table};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -31,17 +32,17 @@ pub(crate) struct Path<T>(pub T);
 #[derive(Default)]
 pub(crate) struct IfMatch(pub Option<String>);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+impl<T: DeserializeOwned + Limited> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         must_be_json(request.headers())?;
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
-        read_json(&bytes).map(Self)
+        read_limited(&bytes).map(Self)
     }
 }
 
-impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
+impl<T: DeserializeOwned + Default + Limited> FromRequest<AppState> for OptionalJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -51,8 +52,15 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
             return Ok(Self(T::default()));
         }
         is_json?;
-        read_json(&bytes).map(Self)
+        read_limited(&bytes).map(Self)
     }
+}
+
+/// Reads JSON, and refuses what exceeds a limit.
+fn read_limited<T: DeserializeOwned + Limited>(bytes: &[u8]) -> Result<T, ApiError> {
+    let value: T = read_json(bytes)?;
+    value.check_limits()?;
+    Ok(value)
 }
 
 /// Reads JSON. What is wrong is looked for only when something is.
@@ -115,6 +123,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        check_query(&parts.uri)?;
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         match query {
             Ok(query) => Ok(Self(query.0)),
@@ -127,12 +136,50 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        check_path(parts, state).await?;
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         match path {
             Ok(path) => Ok(Self(path.0)),
             Err(rejection) => Err(ApiError::invalid(format!("path: {}", rejection.body_text()))),
         }
     }
+}
+
+/// Refuses a query with a value that exceeds its limit.
+fn check_query(uri: &http::Uri) -> Result<(), ApiError> {
+    let Ok(pairs) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri) else {
+        // What is wrong with it is said by the reader of the query.
+        return Ok(());
+    };
+    for (name, value) in &pairs.0 {
+        let checked = name.check(table::NAME, &mut Meter::default());
+        let checked = checked.and_then(|()| value.check(table::QUERY_VALUE, &mut Meter::default()));
+        checked.map_err(|error| error.inside(&name.chars().take(40).collect::<String>()))?;
+    }
+    Ok(())
+}
+
+/// Refuses a path with a name that exceeds its limit. Most paths are so short and plain that they
+/// need not be taken apart for that.
+async fn check_path(parts: &mut Parts, state: &AppState) -> Result<(), ApiError> {
+    let path = parts.uri.path();
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
+    if path.len() <= table::NAME.most() && path.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let names = axum::extract::RawPathParams::from_request_parts(parts, state).await;
+    let Ok(names) = names else { return Ok(()) };
+    for (name, value) in &names {
+        // Names that are no longer accepted must still be found, to be removed.
+        let mut meter = Meter { ignores_control: true, ..Meter::default() };
+        let checked = value.check(table::NAME, &mut meter);
+        let checked = checked.and_then(|()| match value.chars().find(|it| it.is_control()) {
+            Some(found) => Err(LimitExceeded::new(Excess::Control(found))),
+            None => Ok(()),
+        });
+        checked.map_err(|error| error.inside(name))?;
+    }
+    Ok(())
 }
 
 impl FromRequestParts<AppState> for IfMatch {

@@ -5,7 +5,9 @@ mod extract;
 mod instrument;
 mod list;
 mod openapi;
+mod openapi_limits;
 mod routes;
+mod same_origin;
 
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ use crate::state::AppState;
 pub use auth::{CertifiedNode, OverTls};
 pub(crate) use auth::{caller, from as caller_from};
 pub use openapi::openapi;
+pub use same_origin::ServedAt;
+pub(crate) use same_origin::check_local;
 
 /// Limits of the HTTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

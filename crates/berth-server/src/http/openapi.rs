@@ -60,6 +60,7 @@ pub fn openapi() -> OpenApi {
             }
         }
     }
+    super::openapi_limits::describe(&mut document);
     document
 }
 

@@ -111,7 +111,8 @@ fn with_headers(status: StatusCode, text: String) -> Response {
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
+        // With `no-referrer`, browsers would send `Origin: null` with our own forms.
+        (header::REFERRER_POLICY, "same-origin"),
         // What one person saw is not for the next one at the same browser.
         (header::CACHE_CONTROL, "no-store"),
     ];

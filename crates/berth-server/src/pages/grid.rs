@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
+use berth_api::units;
 use berth_engine::NodeState;
 
 use super::{count, percent, plural};
@@ -80,9 +81,19 @@ fn cell(node: &NodeEntry) -> Cell {
     let (share, instances) = (share(node), node.room.used.instances);
     let mut title = format!("{}: {share} % used, {instances} ", node.facts.id);
     title.push_str(plural(instances.into(), "instance", "instances"));
+    let (promised, limit) = (node.room.used.cpu, node.room.limits.cpu);
+    if promised > limit {
+        let cores = units::cores_of_limit(limit, node.facts.ratios.cpu_permille);
+        let promised = units::promised_cores(promised, cores, limit);
+        title.push_str(&format!(", CPU over-promised: {promised}"));
+    }
     if node.facts.state != NodeState::Active {
         title.push_str(", ");
         title.push_str(node.facts.state.name());
+    }
+    if let Some(message) = node.state_message() {
+        title.push_str(": ");
+        title.push_str(&message);
     }
     Cell { class: fullness(share), mark: mark(node.facts.state), title }
 }

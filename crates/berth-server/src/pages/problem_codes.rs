@@ -42,6 +42,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "See why they exit: berth events --kind instance.released.",
     ),
     (
+        "cross_site",
+        "A page of another origin caused the browser to send this request.",
+        "Send it from this server's own pages or from a program that is no browser.",
+    ),
+    (
         "cursor_too_old",
         "The log no longer contains the requested event.",
         "Read the current state, and continue from its cursor.",
@@ -57,9 +62,19 @@ const CODES: &[(&str, &str, &str)] = &[
         "Wait until it is gone, then store it again.",
     ),
     (
+        "foreign_host",
+        "The server needs no sign-in, and the request names a host that is not its own address.",
+        "Use localhost or a loopback address with the server's port, or send a token.",
+    ),
+    (
         "impossible",
         "The current state does not allow the change; see the detail.",
         "Resolve what the detail names, then try again.",
+    ),
+    (
+        "instance_id_unavailable",
+        "The instance id in the request cannot be used.",
+        "Leave the id out to get a new one, or choose another.",
     ),
     (
         "invalid_request",
@@ -182,6 +197,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "pool_exhausted",
         "A pool of numbers has no free value.",
         "Release instances that hold its values, wait for quarantined values, or widen its range.",
+    ),
+    (
+        "quarantined",
+        "A stored workload or waiting request exceeds a limit of this version of Berth.",
+        "Store the workload again within the limit, or remove it; send the request again.",
     ),
     (
         "queue_full",

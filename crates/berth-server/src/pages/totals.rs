@@ -12,8 +12,8 @@ use berth_control::catalog::CatalogState;
 #[derive(Debug)]
 struct ResourceUsage {
     name: &'static str,
-    used: String,
-    limit: String,
+    /// Used, and of how much.
+    text: String,
     percent: i64,
     /// The same for a bar, which ends at 100.
     width: i64,
@@ -40,20 +40,26 @@ pub(super) struct Totals {
     policy: Option<String>,
 }
 
-fn resource_usage(
-    name: &'static str,
-    used: i64,
-    limit: i64,
-    text: fn(i64) -> String,
-) -> ResourceUsage {
+fn resource_usage(name: &'static str, used: i64, limit: i64, text: String) -> ResourceUsage {
     let percent = percent(used, limit);
-    ResourceUsage {
-        name,
-        used: text(used),
-        limit: text(limit),
-        percent,
-        width: percent.clamp(0, 100),
+    ResourceUsage { name, text, percent, width: percent.clamp(0, 100) }
+}
+
+/// CPU in cores and by its ratio, and the nodes on which too much of it is promised.
+fn cpu_usage(catalog: &CatalogState) -> ResourceUsage {
+    let (mut used, mut limit, mut cores, mut over) = (0, 0, 0, 0);
+    for node in catalog.nodes.values() {
+        let room = &node.room;
+        used += room.used.cpu;
+        limit += room.limits.cpu;
+        cores += units::cores_of_limit(room.limits.cpu, node.facts.ratios.cpu_permille);
+        over += i64::from(room.used.cpu > room.limits.cpu);
     }
+    let mut text = units::promised_cores(used, cores, limit);
+    if over > 0 {
+        text.push_str(&format!(", {over} {} over-promised", plural(over, "node", "nodes")));
+    }
+    resource_usage("CPU", used, limit, text)
 }
 
 fn state_counts<S: PartialEq + Copy>(
@@ -72,10 +78,9 @@ fn state_counts<S: PartialEq + Copy>(
 impl Totals {
     /// The sums of everything in the catalogue.
     pub(super) fn of(catalog: &CatalogState) -> Self {
-        let (mut cpu, mut memory, mut disk) = ((0, 0), (0, 0), (0, 0));
+        let (mut memory, mut disk) = ((0, 0), (0, 0));
         for node in catalog.nodes.values() {
             let (used, limits) = (&node.room.used, &node.room.limits);
-            cpu = (cpu.0 + used.cpu, cpu.1 + limits.cpu);
             memory = (memory.0 + node.room.memory_used(), memory.1 + limits.memory);
             disk = (disk.0 + used.disk, disk.1 + limits.disk);
         }
@@ -93,6 +98,7 @@ impl Totals {
             catalog.claims.values().map(|claim| claim.state).collect();
         let steps =
             [ClaimState::Held, ClaimState::Binding, ClaimState::Active, ClaimState::Releasing];
+        let size_of = |(used, limit)| format!("{} of {}", units::size(used), units::size(limit));
         let nodes = i64::try_from(catalog.nodes.len()).unwrap_or(i64::MAX);
         let instances = i64::try_from(catalog.claims.len()).unwrap_or(i64::MAX);
         Self {
@@ -103,9 +109,9 @@ impl Totals {
             instance_word: plural(instances, "instance", "instances"),
             claim_states: state_counts(&steps, &claim_states, ClaimState::name),
             uses: vec![
-                resource_usage("CPU", cpu.0, cpu.1, units::cpu),
-                resource_usage("Memory", memory.0, memory.1, units::size),
-                resource_usage("Disk", disk.0, disk.1, units::size),
+                cpu_usage(catalog),
+                resource_usage("Memory", memory.0, memory.1, size_of(memory)),
+                resource_usage("Disk", disk.0, disk.1, size_of(disk)),
             ],
             policy: catalog.policy.as_ref().map(|policy| policy.name().to_owned()),
         }

@@ -21,7 +21,7 @@ use tower::Service as _;
 
 use super::stall::{TimedBody, TimedStream};
 use super::{ConnectionLimits, Shared, Stop};
-use crate::http::{CertifiedNode, OverTls};
+use crate::http::{CertifiedNode, OverTls, ServedAt};
 
 /// How often an idle HTTP/2 client is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -35,9 +35,11 @@ pub(super) async fn serve(
 ) {
     // Responses are small and complete: waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
+    let served_at = stream.local_addr().ok().map(ServedAt);
     let (app, draining) = (shared.app.clone(), shared.stop.draining.clone());
     let Some(tls) = &shared.tls else {
-        let context = Context { app, peer, node: None, over_tls: None, limits, draining };
+        let context =
+            Context { app, peer, served_at, node: None, over_tls: None, limits, draining };
         return http1(stream, context, &shared.stop).await;
     };
     let handshake = tls.acceptor().accept(stream);
@@ -52,7 +54,8 @@ pub(super) async fn serve(
     let session = stream.get_ref().1;
     let node = super::tls::certified_node(session.peer_certificates()).map(CertifiedNode);
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let context = Context { app, peer, node, over_tls: Some(OverTls), limits, draining };
+    let over_tls = Some(OverTls);
+    let context = Context { app, peer, served_at, node, over_tls, limits, draining };
     if is_http2 {
         http2(stream, context, &shared.stop).await;
     } else {
@@ -64,6 +67,7 @@ pub(super) async fn serve(
 struct Context {
     app: Router,
     peer: SocketAddr,
+    served_at: Option<ServedAt>,
     node: Option<CertifiedNode>,
     limits: ConnectionLimits,
     draining: CancellationToken,
@@ -74,6 +78,9 @@ impl Context {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(ConnectInfo(self.peer));
+        if let Some(served_at) = self.served_at {
+            parts.extensions.insert(served_at);
+        }
         if let Some(node) = &self.node {
             parts.extensions.insert(node.clone());
         }

@@ -15,8 +15,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::pod::{self, PodTarget};
 use crate::access::Access;
-use crate::http::{caller, caller_from};
+use crate::http::{caller, caller_from, check_local};
 use crate::metrics::HttpMetrics;
+use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_api::wire::WireRequest as Request;
 use berth_control::caller::Caller;
@@ -183,7 +184,8 @@ fn refused(error: &ControlError, request: &Request) -> Refused {
 /// Who asks: those who may ask natively.
 fn who(wire: &WirePermits, request: &HttpRequest) -> Result<Caller, Refused> {
     let access = &wire.state.access;
-    let known = caller(access, request);
+    let forbidden = |error: ApiError| (StatusCode::FORBIDDEN, error.problem().detail.clone());
+    let known = caller(access, request).map_err(forbidden)?;
     // That this machine is trusted elsewhere does not make it so here.
     let known = known.filter(|caller| {
         !wire.settings.sign_in || caller.token.is_some() || caller.node().is_some()
@@ -191,10 +193,13 @@ fn who(wire: &WirePermits, request: &HttpRequest) -> Result<Caller, Refused> {
     let from = caller_from(request.extensions());
     let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
     let presents = request.headers().contains_key(header::AUTHORIZATION);
-    let known = known.or_else(|| {
-        let trusted = !wire.settings.sign_in && is_local && !presents;
-        trusted.then(|| Caller { from, ..Caller::local("anyone on this machine") })
-    });
+    let known = match known {
+        None if !wire.settings.sign_in && is_local && !presents => {
+            check_local(request).map_err(forbidden)?;
+            Some(Caller { from, ..Caller::local("anyone on this machine") })
+        }
+        known => known,
+    };
     let caller = known.ok_or_else(|| {
         let why =
             "authentication required: send Authorization: Bearer TOKEN of an agent or an operator";

@@ -233,6 +233,22 @@ impl Server {
         request.headers(more).send().await.unwrap()
     }
 
+    /// Sends a body that need not be JSON as if it were.
+    pub(crate) async fn send_text(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Reply {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(token);
+        let request = request.header("content-type", "application/json").body(body.to_owned());
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status(), response.headers().clone());
+        Reply { status, headers, text: response.text().await.unwrap() }
+    }
+
     /// Reads.
     pub(crate) async fn get(&self, token: &str, path: &str) -> Reply {
         self.send(Some(token), "GET", path, None, &[]).await

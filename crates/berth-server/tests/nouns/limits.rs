@@ -46,6 +46,41 @@ async fn a_pool_gives_out_values_and_stays_while_one_is_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_takes_values_only_from_its_own_and_open_pools() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    server.add_node("n1").await;
+    let path = "/v1/pools/ips";
+    let own = json!({"range": "10.0.0.0/29", "tenant": "acme"});
+    let made = server.put(&operator, path, &own).await.expect(201).json();
+    assert_eq!((&made["tenant"], &made["open"]), (&json!("acme"), &json!(false)));
+    let (acme, rival) = (server.tenant("acme").await, server.tenant("rival").await);
+    let taking = async |token: &str, tenant: &str| {
+        let mut request = place();
+        request["tenant"] = json!(tenant);
+        server.post(token, "/v1/placements", &request).await
+    };
+    taking(&acme, "acme").await.expect(201);
+    // As if it were not there, also for an operator who acts for the tenant.
+    for token in [&rival, &operator] {
+        let reply = taking(token, "rival").await.problem(400, "invalid_request");
+        assert!(!reply.text.contains("acme"), "{}", reply.text);
+    }
+    // A new range keeps the owner; only who says so opens a pool.
+    let wider = json!({"range": "10.0.0.0/28"});
+    let kept = server.put(&operator, path, &wider).await.expect(200).json();
+    assert_eq!(kept["tenant"], "acme");
+    taking(&rival, "rival").await.problem(400, "invalid_request");
+    let both = json!({"range": "10.0.0.0/28", "tenant": "acme", "open": true});
+    server.put(&operator, path, &both).await.problem(400, "invalid_request");
+    let open = json!({"range": "10.0.0.0/28", "open": true});
+    let opened = server.put(&operator, path, &open).await.expect(200).json();
+    assert_eq!((opened.get("tenant"), &opened["open"]), (None, &json!(true)));
+    taking(&rival, "rival").await.expect(201);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_limits_and_its_tenant_sees_it() {
     let server = Server::start().await;
     let operator = server.token(Role::Operator).await;
@@ -84,15 +119,30 @@ async fn instances_that_need_secrets_wait_for_them() {
         {"resources": resources, "env": "prod", "needs_secrets": true}
     ]});
     server.post(&operator, "/v1/placements", &request).await.expect(409);
-    let path = "/v1/environments/prod/secrets";
     let version = json!({"version": "7"});
+    // Whose environment it is must be said.
+    let nobodys = server.put(&operator, "/v1/environments/prod/secrets", &version).await;
+    assert_eq!(nobodys.problem(400, "invalid_request").json()["fields"][0]["field"], "tenant");
+    let path = "/v1/environments/prod/secrets?tenant=acme";
     let stated = server.put(&operator, path, &version).await.expect(200).json();
     assert_eq!(stated, version);
     server.post(&operator, "/v1/placements", &request).await.expect(201);
+    // An environment of the same name of another tenant has none.
+    let mut others = request.clone();
+    others["tenant"] = json!("rival");
+    let refused = server.post(&operator, "/v1/placements", &others).await;
+    refused.problem(409, "secrets_missing");
+    let rivals = "/v1/environments/prod/secrets?tenant=rival";
+    server.put(&operator, rivals, &json!({"version": "1"})).await.expect(200);
+    let placed = server.post(&operator, "/v1/placements", &others).await.expect(201).json();
+    let events = server.get(&operator, "/v1/events?kinds=instance.allocated").await.expect(200);
+    let versions: Vec<Value> =
+        events.each("body").iter().map(|it| it["secrets_version_id"].clone()).collect();
+    assert_eq!(versions, ["7", "1"], "{placed}");
     server.put(&operator, path, &json!({"version": ""})).await.problem(400, "invalid_request");
     server.put(&operator, path, &json!({})).await.expect(200);
     server.post(&operator, "/v1/placements", &request).await.expect(409);
     let audit = server.get(&operator, "/v1/audit?action=secrets.put").await.expect(200);
-    assert_eq!(audit.each("subject"), ["prod", "prod"]);
+    assert_eq!(audit.each("subject"), ["prod of acme", "prod of rival", "prod of acme"]);
     server.stop().await;
 }

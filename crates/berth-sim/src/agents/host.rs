@@ -116,12 +116,14 @@ impl Host {
                 Phase::Failed => RunState::Failed,
             },
             reason: None,
+            cause: None,
             found: None,
         };
         Heartbeat {
             facts: self.facts_changed.then(|| Box::new(self.facts.clone())),
             running: self.instances_changed.then(|| self.instances.iter().map(running).collect()),
             reclaim: None,
+            ..Heartbeat::default()
         }
     }
 

@@ -197,7 +197,7 @@ async fn send_heartbeat(
     let mut answer = client.heartbeat(&host.facts.id, &heartbeat).await;
     let unknown =
         matches!(&answer, Err(ClientError::Problem { problem, .. }) if problem.status == 404);
-    if unknown && client.put_node(&host.facts).await.is_ok() {
+    if unknown && client.report_node(&host.facts).await.is_ok() {
         answer = client.heartbeat(&host.facts.id, &heartbeat).await;
     }
     if answer.is_ok() {

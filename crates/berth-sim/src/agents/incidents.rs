@@ -172,7 +172,7 @@ fn upgrade(facts: &mut NodeFacts, now: Timestamp) {
     facts.platform = Some(Platform { version, built_at: now });
     facts.last_boot = Some(now);
     facts.next_reboot = None;
-    facts.boots = vec![BootOutcome { at: now, failed: false }];
+    facts.boots = vec![BootOutcome::new(now, false)];
 }
 
 /// Uncordons a node after a while, with retries.

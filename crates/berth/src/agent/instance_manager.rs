@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::engine::InstanceId;
 use berth_api::{
-    Assignment, ClaimState, MigrationReport, MigrationTask, RunState, RunningInstance,
+    Assignment, ClaimState, FailureCause, MigrationReport, MigrationTask, RunState, RunningInstance,
 };
 use tokio::time::Instant;
 
@@ -50,8 +50,8 @@ enum EndReason {
     Done(String),
     /// It ended by itself, with an error.
     Failed(String),
-    /// It could not be started: the server counts that against the node.
-    StartFailed,
+    /// It could not be started, for this cause: the server may count that against the node.
+    StartFailed(FailureCause),
 }
 
 /// The phase of an instance on this host.
@@ -221,15 +221,17 @@ impl InstanceManager {
                 }
                 Phase::Ended(EndReason::Stopped) => (RunState::Stopped, None),
                 // The report alone ends the claim, and counts against the node.
-                Phase::Ended(EndReason::StartFailed) => (RunState::Failed, None),
+                Phase::Ended(EndReason::StartFailed(_)) => (RunState::Failed, None),
                 Phase::Ended(EndReason::Done(why)) => (RunState::Stopped, Some(why.clone())),
                 Phase::Ended(EndReason::Failed(why)) => (RunState::Failed, Some(why.clone())),
             };
-            let (instance, fence) = (*instance, Some(managed.fence));
-            InstanceReport {
-                running: RunningInstance { instance, fence, state, reason: None, found: None },
-                release,
-            }
+            let cause = match &managed.phase {
+                Phase::Ended(EndReason::StartFailed(cause)) => Some(*cause),
+                _ => None,
+            };
+            let (instance, fence, reason) = (*instance, Some(managed.fence), None);
+            let running = RunningInstance { instance, fence, state, reason, cause, found: None };
+            InstanceReport { running, release }
         };
         let left_out = |managed: &ManagedInstance| {
             managed.missing.is_some() && matches!(managed.phase, Phase::Up { .. })
@@ -304,7 +306,8 @@ impl InstanceManager {
             _ if exit.is_success() => Phase::Ended(EndReason::Done(why)),
             Some(assignment) => back_off(managed.starts, Launch::of(assignment), now),
             None if was_up => Phase::Ended(EndReason::Failed(why)),
-            None => Phase::Ended(EndReason::StartFailed),
+            // Its host may be broken, or what it was told to run.
+            None => Phase::Ended(EndReason::StartFailed(FailureCause::Unknown)),
         };
     }
 
@@ -389,7 +392,7 @@ impl InstanceManager {
             Err(error) => {
                 tracing::warn!(%instance, %error, "failed to start instance");
                 match self.options.restart {
-                    RestartPolicy::Never => Phase::Ended(EndReason::StartFailed),
+                    RestartPolicy::Never => Phase::Ended(EndReason::StartFailed(cause_of(&error))),
                     RestartPolicy::OnFailure => back_off(starts, launch.clone(), now),
                 }
             }
@@ -449,6 +452,15 @@ fn back_off(starts: u32, launch: Launch, now: Instant) -> Phase {
     let pause = (MIN_BACKOFF * factor).min(MAX_BACKOFF);
     tracing::info!(instance = %launch.instance, in_s = pause.as_secs(), "restarting instance after backoff");
     Phase::BackingOff { until: now + pause, launch }
+}
+
+/// What made a start fail. A tenant chooses the environment of its instance: one that no host could
+/// pass on says nothing about this host.
+fn cause_of(error: &io::Error) -> FailureCause {
+    match error.kind() {
+        io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput => FailureCause::Instance,
+        _ => FailureCause::Node,
+    }
 }
 
 #[path = "instance_manager_moves.rs"]

@@ -315,6 +315,7 @@ fn what_cannot_be_started_has_failed_and_what_is_released_and_gone_is_said_to_be
     fixture.host.lock().unwrap().broken = true;
     fixture.answer(&[(ClaimState::Binding, 5)]);
     assert_eq!(fixture.reported(), Some((RunState::Failed, 5, None)));
+    assert_eq!(fixture.manager.report().instances[0].running.cause, Some(FailureCause::Node));
     let mut fixture = Fixture::new(RestartPolicy::Never, Vec::new());
     fixture.answer(&[(ClaimState::Releasing, 5)]);
     assert_eq!(fixture.reported(), Some((RunState::Stopped, 5, None)));
@@ -490,4 +491,12 @@ mod moving {
         assert_eq!(fixture.step(), Some(MigrationStep::Dropped));
         assert_eq!(fixture.state(), None);
     }
+}
+
+#[test]
+fn an_environment_that_no_host_could_pass_on_is_the_fault_of_the_instance() {
+    let cause = |code: i32| cause_of(&io::Error::from_raw_os_error(code));
+    assert_eq!(cause(7), FailureCause::Instance, "E2BIG");
+    assert_eq!(cause(11), FailureCause::Node, "EAGAIN");
+    assert_eq!(cause(28), FailureCause::Node, "ENOSPC");
 }

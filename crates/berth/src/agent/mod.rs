@@ -7,6 +7,7 @@ mod connection;
 mod driver;
 mod exec;
 mod facts;
+mod health_check;
 mod instance_manager;
 mod migration_commands;
 mod migration_tasks;
@@ -68,6 +69,10 @@ pub(crate) struct Agent {
     /// the seconds that are left.
     #[arg(long, value_name = "FILE")]
     reclaim_file: Option<PathBuf>,
+    /// Command that /bin/sh runs every 10 seconds to check the host; while it fails, or takes longer
+    /// than 10 seconds, the node is degraded, with the last line that it printed as the reason.
+    #[arg(long, value_name = "COMMAND")]
+    health_command: Option<String>,
     /// Command that copies volumes to this node, run as COMMAND copy|sync VOLUME FROM TO; exit code 0
     /// means success.
     #[arg(long, value_name = "COMMAND")]
@@ -133,7 +138,15 @@ impl Agent {
         let (desired, desired_receiver) = mpsc::channel(4);
         let stop = CancellationToken::new();
         let (reclaim_file, volume_command) = (self.reclaim_file, self.volume_command);
-        let parts = SyncParts { connection, facts, reports, desired, reclaim_file, volume_command };
+        let parts = SyncParts {
+            connection,
+            facts,
+            reports,
+            desired,
+            reclaim_file,
+            health_command: self.health_command,
+            volume_command,
+        };
         let sync = tokio::spawn(ServerSync::new(parts).run(stop.clone()));
         manage(manager, desired_receiver, report_sender, self.stop_instances).await?;
         stop.cancel();

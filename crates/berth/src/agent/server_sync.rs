@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::facts::FactSource;
 use super::instance_manager::{DesiredState, NodeReport};
-use super::reclaim_notice;
 use super::volume_copier::VolumeCopier;
+use super::{health_check, reclaim_notice};
 use crate::cmdutil::chain;
 
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
@@ -50,6 +50,9 @@ pub(super) struct ServerSync {
     digest: watch::Sender<AssignmentDigest>,
     wake: Arc<Notify>,
     reclaim_file: Option<PathBuf>,
+    health_command: Option<String>,
+    /// Why the host works only in part, by the last check.
+    degraded: watch::Sender<Option<String>>,
     copier: VolumeCopier,
     registered: bool,
     failures: u32,
@@ -65,6 +68,8 @@ pub(super) struct SyncParts {
     pub(super) desired: mpsc::Sender<DesiredState>,
     /// The file that announces that the node will be taken away.
     pub(super) reclaim_file: Option<PathBuf>,
+    /// The command that checks the host.
+    pub(super) health_command: Option<String>,
     /// The command that copies volumes.
     pub(super) volume_command: Option<String>,
 }
@@ -84,6 +89,8 @@ impl ServerSync {
             digest: watch::Sender::new(Vec::new()),
             wake,
             reclaim_file: parts.reclaim_file,
+            health_command: parts.health_command,
+            degraded: watch::Sender::new(None),
             copier,
             registered: false,
             failures: 0,
@@ -100,6 +107,15 @@ impl ServerSync {
         ));
         let reclaim_watch =
             tokio::spawn(reclaim_notice::watch(self.reclaim_file.clone(), Arc::clone(&self.wake)));
+        // Before the first heartbeat, or a degraded node would be active for a moment.
+        if let Some(command) = &self.health_command {
+            self.degraded.send_replace(health_check::run(command).await);
+        }
+        let health_watch = tokio::spawn(health_check::watch(
+            self.health_command.clone(),
+            self.degraded.clone(),
+            Arc::clone(&self.wake),
+        ));
         let mut facts_due = interval_at(Instant::now() + FACTS_INTERVAL, FACTS_INTERVAL);
         while !stop.is_cancelled() {
             let pause = match self.sync_once().await {
@@ -124,6 +140,7 @@ impl ServerSync {
         }
         assignment_watch.abort();
         reclaim_watch.abort();
+        health_watch.abort();
         // Best effort: the next agent reports what is not reported now.
         let _ = timeout(Duration::from_secs(5), self.sync_once()).await;
     }
@@ -132,7 +149,7 @@ impl ServerSync {
     async fn sync_once(&mut self) -> Result<Duration, ClientError> {
         let client = self.connection.client();
         if !self.registered {
-            client.put_node(self.facts.current()).await?;
+            client.report_node(self.facts.current()).await?;
             self.facts.mark_reported();
             self.registered = true;
             tracing::info!(node = %self.node, url = self.connection.url(), "node registered");
@@ -151,7 +168,8 @@ impl ServerSync {
         let running: Vec<RunningInstance> =
             instances.into_iter().map(|report| report.running).collect();
         let reclaim = reclaim_notice::read(self.reclaim_file.as_deref());
-        let beat = Heartbeat { facts, running: Some(running), reclaim };
+        let degraded = self.degraded.borrow().clone();
+        let beat = Heartbeat { facts, running: Some(running), degraded, reclaim };
         let mut answer = client.heartbeat(&self.node, &beat).await?;
         if beat.facts.is_some() {
             self.facts.mark_reported();

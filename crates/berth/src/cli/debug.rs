@@ -1,12 +1,15 @@
 //! `berth debug`: a dump of a server's state, and a check of its consistency.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use berth_control::debug::{CheckReport, Dump, check};
 use clap::{Args, Subcommand};
 
 use crate::cmdutil::style::{BAD, GOOD, WARN, paint};
-use crate::cmdutil::{CmdResult, Exit, Failure, Global, Output, RawJson, Session, file, plural};
+use crate::cmdutil::{
+    CmdResult, Exit, Failure, Global, Output, RawJson, Session, create_private_file, file, plural,
+};
 
 /// Dump and check the state of a server, to find defects of Berth itself.
 #[derive(Subcommand, Debug)]
@@ -74,7 +77,8 @@ fn write(out: &Output, to: &Path, raw: &RawJson) -> CmdResult {
         out.line(raw.get());
         return Ok(());
     }
-    std::fs::write(to, raw.get())
+    create_private_file(to)
+        .and_then(|mut file| file.write_all(raw.get().as_bytes()))
         .map_err(|error| Failure::usage(format!("cannot write {}: {error}", to.display())))?;
     out.note(format!("wrote {}; check it with: berth debug check {0}", to.display()));
     Ok(())

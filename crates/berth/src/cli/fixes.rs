@@ -37,10 +37,10 @@ fn description(fix: &Fix) -> String {
         }
         Fix::Mend { remedy, node, .. } => format!("fix {}: {remedy}", name(node.as_ref())),
         Fix::AddNode { shape, count: 1, .. } => {
-            format!("add a node with at least {}", amounts(shape))
+            format!("add a node with at least {}", shape.at_least())
         }
         Fix::AddNode { shape, count, .. } => {
-            format!("add {count} nodes, each with at least {}", amounts(shape))
+            format!("add {count} nodes, each with at least {}", shape.at_least())
         }
         Fix::Fewer { count, of } => format!("place {count} of {of} now"),
         Fix::Combined { changes } => {
@@ -204,6 +204,7 @@ fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
             let dropped = after("drop network ");
             instance.networks.retain(|networks| networks.0.join(" or ") != dropped);
         }
+        "placement-constraint" => instance.place.drop_part(&after("drop where ")),
         "not-virtual" => instance.exclude_virtual = false,
         "groups" => instance.groups.retain(|group| *group != after("leave group ")),
         "affinity" => soften(&mut instance.affinity, change),

@@ -21,7 +21,7 @@ pub(crate) enum Pools {
     Show(NameArg<Pool>),
     /// Create or replace a pool.
     #[command(
-        after_help = "Examples:\n  berth pools set overlay fd00:7::/64 --quarantine 10m\n  berth pools set vlan 1000-4999"
+        after_help = "Examples:\n  berth pools set overlay fd00:7::/64 --open --quarantine 10m\n  berth pools set vlan 1000-4999 --tenant acme"
     )]
     Set(SetArgs),
     /// Remove pools without values in use.
@@ -38,6 +38,12 @@ pub(crate) struct SetArgs {
     /// How long a released value is withheld before it is assigned again; 10m by default.
     #[arg(long, value_parser = args::duration, value_name = "DURATION")]
     quarantine: Option<u32>,
+    /// Let only instances of this tenant take values.
+    #[arg(long, value_name = "TENANT", conflicts_with = "open")]
+    tenant: Option<String>,
+    /// Let instances of all tenants take values; a new pool is open unless it has a tenant.
+    #[arg(long)]
+    open: bool,
 }
 
 impl Resource for Pool {
@@ -46,6 +52,7 @@ impl Resource for Pool {
     const EMPTY: &'static str = "There are no pools.";
     const COLUMNS: &'static [Column<Self>] = columns![pool;
         "POOL" => pool.id.as_str(),
+        "TENANT" => pool.tenant.as_deref().unwrap_or("(open)"),
         "KIND" => pool.kind.as_str(),
         "FIRST" => pool.first.as_str(),
         "LAST" => pool.last.as_str(),
@@ -60,8 +67,8 @@ impl Pools {
         match self {
             Self::List => session.list::<Pool>(&[], None).await,
             Self::Show(arg) => session.show::<Pool>(&arg.name).await,
-            Self::Set(SetArgs { pool, range, quarantine }) => {
-                let new = NewPool { range, quarantine_s: quarantine };
+            Self::Set(SetArgs { pool, range, quarantine, tenant, open }) => {
+                let new = NewPool { range, quarantine_s: quarantine, tenant, open };
                 session.put::<Pool>(&pool, &new).await
             }
             Self::Remove(args) => session.remove::<Pool>(&args.names).await,

@@ -9,12 +9,12 @@ use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
 /// Record which environments have secrets.
 #[derive(Subcommand, Debug)]
 #[command(
-    after_help = "Examples:\n  berth secrets set production v7\n  berth place --memory 4GiB --env production --needs-secrets"
+    after_help = "Examples:\n  berth secrets set production v7 --tenant acme\n  berth place --tenant acme --memory 4GiB --env production --needs-secrets"
 )]
 pub(crate) enum Secrets {
     /// Record the version of an environment's secrets, or that it has none.
     #[command(
-        after_help = "Examples:\n  berth secrets set production v7\n  berth secrets set production --none"
+        after_help = "Examples:\n  berth secrets set production v7 --tenant acme\n  berth secrets set production --none --tenant acme"
     )]
     Set(SetArgs),
 }
@@ -29,16 +29,21 @@ pub(crate) struct SetArgs {
     /// Record that it has no secrets.
     #[arg(long, conflicts_with = "version")]
     none: bool,
+    /// Tenant that the environment belongs to. Only secrets from before they had a tenant have none.
+    #[arg(long, required_unless_present = "none")]
+    tenant: Option<String>,
 }
 
 impl Secrets {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
-        let Self::Set(SetArgs { env, version, .. }) = self;
+        let Self::Set(SetArgs { env, version, tenant, .. }) = self;
         if env.is_empty() {
             return Err(Failure::usage("the environment is empty").accepted("its name"));
         }
         let has = version.as_ref().map_or_else(|| "no secrets".into(), |v| format!("secrets {v}"));
-        let path = format!("/v1/environments/{}/secrets", escape(&env));
+        let query = tenant.map(|tenant| format!("?tenant={}", escape(&tenant)));
+        let query = query.unwrap_or_default();
+        let path = format!("/v1/environments/{}/secrets{query}", escape(&env));
         let raw: RawJson = session.client.put(&path, &SecretsVersion { version }).await?;
         session.out.response(&raw, |_: serde::de::IgnoredAny| {
             session.out.line(format!("{env} has {has}"));

@@ -1,5 +1,8 @@
 //! `berth tokens`: credentials of people, agents and tenants.
 
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
 use berth_api::{CreatedToken, NewToken, Role, Token};
 use berth_control::Caller;
 use berth_ledger::{Backend, Ledger, Options};
@@ -10,14 +13,14 @@ use super::resource::{NameArgs, Resource};
 use crate::cmdutil::style::{BOLD, DIM, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Exit, Failure, Global, Output, RawJson, Tone, age, args, columns,
-    decode_all, now, or_dash,
+    create_private_file, decode_all, now, or_dash,
 };
 
 /// Create, list and revoke tokens.
 #[derive(Subcommand, Debug)]
 #[command(visible_alias = "token", after_help = EXAMPLES)]
 pub(crate) enum Tokens {
-    /// Create a token. Its secret is shown only once.
+    /// Create a token. Its secret is shown only once, and only on a terminal.
     #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArgs),
     /// List tokens, without their secrets.
@@ -37,7 +40,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   berth tokens create --role tenant --tenant acme --expires 30d
   berth tokens create --role agent --node node-000012
-  berth tokens create --role viewer --name 'the wall screen' -q > token
+  berth tokens create --role viewer --name 'the wall screen' --out token
 
 If all tokens are lost, create one in the database itself, which needs no token:
   berth tokens create --role admin --database-url berth.db";
@@ -63,6 +66,12 @@ pub(crate) struct CreateArgs {
     /// postgres://USER@HOST/NAME.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
+    /// Write the secret to this file, readable only by you, instead of showing it.
+    #[arg(long, value_name = "FILE", conflicts_with = "show_token")]
+    out: Option<PathBuf>,
+    /// Print the secret even if standard output is not a terminal.
+    #[arg(long)]
+    show_token: bool,
 }
 
 #[derive(Args, Debug)]
@@ -156,13 +165,44 @@ impl CreateArgs {
     }
 
     async fn run(self, global: &Global) -> CmdResult {
+        let out = global.out();
+        // What is printed to a file or a pipe is soon readable by others, or in a log.
+        let is_shown = self.show_token || out.is_data() || std::io::stdout().is_terminal();
+        if self.out.is_none() && !is_shown {
+            let line = "standard output is not a terminal, so the secret is not printed to it";
+            return Err(Failure::usage(line)
+                .accepted("--out FILE, which only you can read; --show-token, or -o json"));
+        }
+        // Before the token exists, whose secret is not given again.
+        let file = self.out.as_deref().map(|path| (path, create_private_file(path)));
+        let file = match file {
+            Some((path, Err(error))) => {
+                return Err(Failure::usage(format!("--out is {}: {error}", path.display())));
+            }
+            Some((path, Ok(file))) => Some((path, file)),
+            None => None,
+        };
         let new = self.new_token();
         let raw: RawJson = match &self.database_url {
             Some(url) => serde_json::value::to_raw_value(&create_in_database(url, &new)?)?,
             None => global.session()?.client.post(Token::PATH, &new).await?,
         };
-        let out = global.out();
-        out.response(&raw, |made: CreatedToken| print_secret(&out, &made))
+        let Some((path, mut file)) = file else {
+            return out.response(&raw, |made: CreatedToken| print_secret(&out, &made));
+        };
+        let made: CreatedToken = serde_json::from_str(raw.get())?;
+        file.write_all(format!("{}\n", made.secret).as_bytes())?;
+        if out.is_data() {
+            return out.data(&made.token);
+        }
+        if out.quiet {
+            out.line(&made.token.id);
+            return Ok(());
+        }
+        let mut fields = made.token.fields();
+        fields.push(("secret", format!("in {}", path.display())));
+        out.pairs(&fields);
+        Ok(())
     }
 }
 

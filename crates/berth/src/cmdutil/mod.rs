@@ -9,6 +9,7 @@ mod document;
 mod failure;
 pub(crate) mod file;
 mod output;
+mod printable;
 mod private;
 mod session;
 mod suggest;
@@ -18,13 +19,13 @@ mod text;
 pub(crate) use amount_fields::{resolve_instance_units, resolve_node_units};
 pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
 pub(crate) use output::{Output, confirm, style};
-pub(crate) use private::{create_private_dir, write_private_file};
+pub(crate) use private::{create_private_dir, create_private_file, write_private_file};
 pub(crate) use session::{
     DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, partition,
     query_params,
 };
 pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs};
 pub(crate) use text::{
-    age, amount_with_unit, amounts, api_name, claim_state, dash, key_values, node_state, now,
-    or_dash, plural, ticket_state, timestamp, trait_flag, usage, workload_state,
+    age, amounts, api_name, claim_state, cpu_usage, dash, key_values, node_state, now, or_dash,
+    plural, ticket_state, timestamp, trait_flag, usage, workload_state,
 };

@@ -1,7 +1,7 @@
 //! Printing: tables for people, the API's own JSON or YAML for scripts.
 //!
-//! Results go to standard output, everything else to standard error. Text is always written with
-//! color; the stream removes it when it is not a terminal or `NO_COLOR` is set.
+//! Results go to standard output, everything else to standard error. Whatever is printed goes through
+//! [`printable`](super::printable), and nothing else prints. Text is always written with color; the stream removes it when it is not a terminal or `NO_COLOR` is set.
 
 use std::io::IsTerminal;
 
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::document::Document;
 use super::failure::{CmdResult, Exit, Failure};
+use super::printable::{printable, printable_json};
 use super::session::{RawJson, decode};
 use super::table::{Table, pairs};
 
@@ -89,7 +90,10 @@ impl Output {
         } else {
             serde_json::to_string_pretty(&document)?
         };
-        anstream::println!("{}", text.trim_end());
+        let text = text.trim_end();
+        let is_yaml = self.format == Format::Yaml;
+        let text = if is_yaml { printable(text) } else { printable_json(text) };
+        anstream::println!("{text}");
         Ok(())
     }
 
@@ -132,13 +136,13 @@ impl Output {
 
     /// Prints a line of the result.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
-        anstream::println!("{}", text.as_ref());
+        anstream::println!("{}", printable(text.as_ref()));
     }
 
     /// Prints a line to standard error, unless quiet.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            anstream::eprintln!("{}", text.as_ref());
+            anstream::eprintln!("{}", printable(text.as_ref()));
         }
     }
 
@@ -150,14 +154,14 @@ impl Output {
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        bar.with_message(message.to_owned())
+        bar.with_message(printable(message).into_owned())
     }
 
     /// A spinner, shown on a terminal only.
     pub(crate) fn spinner(&self, message: &str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(None, self.target());
         bar.enable_steady_tick(std::time::Duration::from_millis(120));
-        bar.with_message(message.to_owned())
+        bar.with_message(printable(message).into_owned())
     }
 
     /// The progress of something that is waited for.
@@ -191,7 +195,7 @@ impl Progress {
         if self.bar.is_hidden() {
             self.out.note(line);
         }
-        self.bar.set_message(message.to_owned());
+        self.bar.set_message(printable(message).into_owned());
         self.last = message.to_owned();
     }
 
@@ -211,7 +215,7 @@ pub(crate) fn confirm(question: &str) -> CmdResult {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(());
     }
-    anstream::eprint!("{question} [y/N] ");
+    anstream::eprint!("{} [y/N] ", printable(question));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {

@@ -3,6 +3,7 @@
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, TableStyle};
 
 use super::output::style;
+use super::printable::one_line;
 use super::text::dash;
 
 /// One cell.
@@ -43,7 +44,7 @@ impl Cell {
 
     /// A cell in a tone.
     pub(crate) fn with_tone(text: impl Into<String>, tone: Tone) -> Self {
-        Self { text: text.into(), tone }
+        Self { text: one_line(text.into()), tone }
     }
 }
 

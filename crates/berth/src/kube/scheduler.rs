@@ -1,7 +1,7 @@
 //! `berth kube scheduler`: arguments, output and shutdown.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_engine::Policy;
@@ -9,6 +9,7 @@ use berth_kube::cluster::{self, Settings};
 use berth_kube::leader_election::Candidate;
 use berth_kube::probes::Probes;
 use berth_kube::scheduler::{self, Options};
+use berth_kube::wire::{TokenFile, WireListener};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
@@ -48,6 +49,10 @@ pub(crate) struct SchedulerArgs {
     /// default: none.
     #[arg(long, env = "BERTH_KUBE_WIRE_LISTEN", value_name = "ADDRESS:PORT")]
     wire_listen: Option<SocketAddr>,
+    /// File with the tokens that those agents send as `Authorization: Bearer TOKEN`, one per line;
+    /// read again for each request. Required unless --wire-listen is a loopback address.
+    #[arg(long, env = "BERTH_KUBE_WIRE_TOKEN_FILE", value_name = "FILE", requires = "wire_listen")]
+    wire_token_file: Option<PathBuf>,
     /// Maximum number of pods bound concurrently.
     #[arg(long, env = "BERTH_KUBE_BIND_CONCURRENCY", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bind_concurrency: u32,
@@ -138,17 +143,14 @@ impl SchedulerArgs {
         let probes = Probes::bind(self.probes).await;
         let probes = probes.map_err(|error| address_failure("--probes", self.probes, &error))?;
         let wire = match self.wire_listen {
-            Some(at) => {
-                let bound = TcpListener::bind(at).await;
-                Some(bound.map_err(|error| address_failure("--wire-listen", at, &error))?)
-            }
+            Some(at) => Some(self.listen_for_permits(at).await?),
             None => None,
         };
         let lease = (!self.no_leader_election)
             .then(|| Candidate::new(&namespace, &self.lease_name, &identity));
         let started = StartupInfo {
             probes: probes.local_addr()?,
-            wire: wire.as_ref().and_then(|wire| wire.local_addr().ok()),
+            wire: wire.as_ref().and_then(|wire| wire.listener.local_addr().ok()),
             policy: settings.policy.name().to_owned(),
             namespace,
             identity: identity.clone(),
@@ -163,6 +165,25 @@ impl SchedulerArgs {
         scheduler::run(options, stop)
             .await
             .map_err(|error| Failure::new(Exit::Failed, chain(&error)))
+    }
+
+    /// Binds the address of the wire protocol. What other hosts can reach needs tokens.
+    async fn listen_for_permits(&self, at: SocketAddr) -> CmdResult<WireListener> {
+        if self.wire_token_file.is_none() && !at.ip().to_canonical().is_loopback() {
+            let line = format!("--wire-listen is {at}, which others can reach, and has no tokens");
+            return Err(Failure::usage(line).accepted(
+                "--wire-token-file FILE, or a loopback address such as 127.0.0.1:10299",
+            ));
+        }
+        let tokens = self.wire_token_file.as_deref().map(|path| {
+            TokenFile::open(path).map_err(|error| {
+                Failure::usage(format!("--wire-token-file is {}: {error}", path.display()))
+            })
+        });
+        let tokens = tokens.transpose()?;
+        let bound = TcpListener::bind(at).await;
+        let listener = bound.map_err(|error| address_failure("--wire-listen", at, &error))?;
+        Ok(WireListener { listener, tokens })
     }
 
     /// What is printed at the start: what runs, where, and what to try next.
@@ -182,7 +203,13 @@ impl SchedulerArgs {
         lines.push(format!("  replicas  {replicas}"));
         lines.push(format!("  probes    http://{}/readyz and /metrics", started.probes));
         if let Some(wire) = started.wire {
-            lines.push(format!("  wire      http://{wire}/ for agents of virtual machines"));
+            let sign_in = match &self.wire_token_file {
+                Some(file) => format!("with a token of {}", file.display()),
+                None => "on this machine".to_owned(),
+            };
+            lines.push(format!(
+                "  wire      http://{wire}/ for agents of virtual machines {sign_in}"
+            ));
         }
         let overrides = format!(r#"'{{"spec":{{"schedulerName":"{name}"}}}}'"#);
         lines.push(String::new());

@@ -65,12 +65,24 @@ fn sign_in_lines(resources: &ServerResources, sign_in: &SignIn, program: &str) -
     if resources.no_sign_in {
         lines.push("  sign-in   not needed on this machine".to_owned());
     }
-    // A service manager logs the output, which must not contain the token; the file has it.
-    let is_service = variable("INVOCATION_ID").is_some() && !std::io::stdout().is_terminal();
-    let is_kept = sign_in.saved.is_some() && is_service;
-    if let Some(token) = sign_in.token.as_ref().filter(|_| !is_kept) {
-        lines.push(format!("  token     {token}"));
-        lines.push("            admin token, shown only once: keep it".to_owned());
+    // Output that is no terminal ends up in a log, which must not contain the token.
+    match (&sign_in.token, &sign_in.saved) {
+        (Some(token), _) if std::io::stdout().is_terminal() => {
+            lines.push(format!("  token     {token}"));
+            lines.push("            admin token, shown only once: keep it".to_owned());
+        }
+        (
+            Some(_),
+            Some(
+                SavedConfig::UserFile(path)
+                | SavedConfig::Replaced(path, _)
+                | SavedConfig::DataDir { path, .. },
+            ),
+        ) => {
+            lines.push(format!("  token     is in {}", path.display()));
+            lines.push("            admin token, readable only by you: keep it".to_owned());
+        }
+        (Some(_), None) | (None, _) => {}
     }
     match &sign_in.saved {
         Some(SavedConfig::UserFile(path)) => {

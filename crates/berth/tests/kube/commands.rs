@@ -111,6 +111,22 @@ async fn the_scheduler_binds_pods_explains_others_and_stops_when_told() {
 }
 
 #[tokio::test]
+async fn a_wire_port_that_others_can_reach_needs_tokens() {
+    let fake = cluster("scheduler", Options::default()).await;
+    let stage = Stage::new();
+    let kubeconfig = stage.write("kubeconfig", &fake.kubeconfig());
+    let common = ["kube", "scheduler", "--kubeconfig", &kubeconfig, "--probes", "127.0.0.1:0"];
+    let open = [&common[..], &["--wire-listen", "0.0.0.0:0"]].concat();
+    let (code, _, said) = stage.run(&open).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("others can reach") && said.contains("--wire-token-file"), "{said}");
+    let empty = stage.write("empty", "short\n");
+    let (code, _, said) = stage.run(&[&open[..], &["--wire-token-file", &empty]].concat()).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no token"), "{said}");
+}
+
+#[tokio::test]
 async fn the_webhook_shares_out_pods_and_stops_when_told() {
     let (listen, probes) = (free_port(), free_port());
     let services = [("berth-system/berth-webhook".to_owned(), listen)].into();

@@ -98,8 +98,12 @@ impl Running {
         self.said.iter().find_map(|line| line.trim_start().strip_prefix(word)).map(str::trim)
     }
 
+    /// The token, from the file that has it: output that is no terminal does not.
     pub(crate) fn token(&self) -> String {
-        self.told("token ").unwrap().to_owned()
+        let path = self.told("token ").and_then(|text| text.strip_prefix("is in ")).unwrap();
+        let file = std::fs::read_to_string(path).unwrap();
+        let line = file.lines().find_map(|line| line.strip_prefix("token = ")).unwrap();
+        line.trim_matches('"').to_owned()
     }
 
     pub(crate) fn client(&self) -> Client {

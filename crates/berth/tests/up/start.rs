@@ -17,7 +17,8 @@ async fn the_first_start_makes_a_token_and_commands_work_at_once() {
     let file = std::fs::read_to_string(home.client_file()).unwrap();
     assert!(file.contains(&url) && file.contains(&token), "{file}");
     let said = server.said.join("\n");
-    assert!(said.contains("shown only once") && said.contains("Try next"), "{said}");
+    assert!(said.contains("readable only by you") && said.contains("Try next"), "{said}");
+    assert!(!said.contains("berth_"), "the token is in no log: {said}");
     assert!(home.path().join("data/berth/berth.db").exists());
     server.stop();
 
@@ -102,6 +103,57 @@ fn what_stands_in_the_way_is_said_in_one_sentence() {
 }
 
 #[tokio::test]
+async fn the_files_of_a_server_are_private_whatever_the_umask_and_the_folder() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    let data = home.path().join("open");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mode = |name: &str| {
+        let found = std::fs::metadata(data.join(name));
+        found.map(|found| found.permissions().mode() & 0o777).map_err(|error| error.to_string())
+    };
+    let run = |arguments: &str| {
+        let own = home.berth(&[]);
+        let variables = own.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let shell = format!("umask 000; exec {} {arguments}", env!("CARGO_BIN_EXE_berth"));
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &shell]).env_clear().envs(variables);
+        command
+    };
+    let folder = data.display();
+    let up = format!("up --listen 127.0.0.1:0 --data-dir {folder} --tls self");
+    let server = crate::harness::Running::start(run(&up), home.path());
+    for name in ["berth.db", "berth.db-wal", "berth.db-shm"] {
+        assert_eq!(mode(name), Ok(0o600), "{name}");
+    }
+    assert_eq!(mode("tls/server.pem"), Ok(0o600));
+    let file = server.told("commands ").unwrap().strip_prefix("use ").unwrap().to_owned();
+    let found = std::fs::metadata(file).unwrap().permissions().mode();
+    assert_eq!(found & 0o777, 0o600);
+    server.stop();
+
+    // What an earlier release left open is closed.
+    let database = data.join("berth.db");
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::write(data.join("ledger.jsonl"), "").unwrap();
+    let export = format!("export --database-url {folder}/berth.db --out {folder}/ledger.jsonl");
+    let token = format!(
+        "tokens create --role viewer --database-url {folder}/berth.db --out {folder}/viewer.token"
+    );
+    for arguments in [export, token] {
+        let done = run(&arguments).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert!(!String::from_utf8_lossy(&done.stdout).contains("berth_"));
+    }
+    for name in ["berth.db", "ledger.jsonl", "viewer.token"] {
+        assert_eq!(mode(name), Ok(0o600), "{name}");
+    }
+    let secret = std::fs::read_to_string(data.join("viewer.token")).unwrap();
+    assert!(secret.starts_with("berth_"), "{secret}");
+}
+
+#[tokio::test]
 async fn without_sign_in_nobody_on_this_machine_needs_a_token() {
     let home = Home::new();
     let server = home.up(&["--no-sign-in", "--listen", "[::1]:0"]);
@@ -109,6 +161,14 @@ async fn without_sign_in_nobody_on_this_machine_needs_a_token() {
     assert!(said.contains("http://127.0.0.1:") && said.contains(" and http://[::1]:"), "{said}");
     for url in server.said[0].split(' ').filter(|word| word.starts_with("http://")) {
         assert_eq!(status(&format!("{url}/v1/whoami")).await, 200, "{url}");
+        // The port belongs to the name of the host.
+        let host = url.strip_prefix("http://").unwrap();
+        let (name, _) = host.rsplit_once(':').unwrap();
+        for (host, expected) in [(host, 200), (name, 403), ("evil.example", 403)] {
+            let request = reqwest::Client::new().get(format!("{url}/v1/whoami"));
+            let reply = request.header("host", host).send().await.unwrap();
+            assert_eq!(reply.status(), expected, "{host}");
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Every document that is made of the code, by its path in the repository.
-fn documents() -> [(&'static str, String); 2] {
+fn documents() -> [(&'static str, String); 3] {
     [
+        ("docs/limits.md", berth_api::limits::reference()),
         ("docs/policy-reference.md", berth_engine::policy_reference()),
         ("docs/refusals.md", refusals::page()),
     ]

@@ -204,7 +204,7 @@ pub fn check(dump: &Dump) -> CheckReport {
 fn policy(dump: &Dump, report: &mut CheckReport) -> ElasticSettings {
     let Some(stored) = &dump.policy else { return ElasticSettings::default() };
     let subject = format!("policy {}", stored.name);
-    match Policy::from_json(&stored.body.to_string()) {
+    match Policy::from_stored(&stored.body.to_string()) {
         Ok(policy) => {
             let hash = policy.hash();
             report.must(Invariant::PolicyReadable, &subject, "its hash", &stored.hash, hash);

@@ -402,7 +402,7 @@ mod tests {
         for node in ["a", "b"] {
             let mut facts = NodeFacts::new(node, Amounts::new(8000, 8192).with_disk(65_536));
             facts.heartbeat_at = Timestamp(control.now().as_second());
-            control.submit(Op::PutNode { facts: Box::new(facts), expect: None }).await.unwrap();
+            control.submit(Op::put_node(facts)).await.unwrap();
         }
         let id = InstanceId::from_u128(1);
         let instance = InstanceRequest::new(id, "acme", Amounts::new(1000, 1024));

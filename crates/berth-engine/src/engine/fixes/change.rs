@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::affinity::Rule;
 use crate::explain::Fix;
 use crate::model::{Amounts, InstanceRequest, NodeId, PlatformBounds, TraitValue};
+use crate::node_selector::NodeSelector;
 
 /// One change of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(crate) enum RequestChange {
     SendAgain,
     /// Take nodes of any capacity type.
     DropCapacityType,
+    /// Do without a part of the request's `where`.
+    DropPlace(NodeSelector),
     /// Take any platform.
     DropPlatform,
     /// Do without a trait.
@@ -53,6 +56,10 @@ impl RequestChange {
             }
             Self::SendAgain => request.excluded_nodes.clear(),
             Self::DropCapacityType => request.capacity_type = None,
+            Self::DropPlace(part) => {
+                let rest = request.required_place.as_ref().and_then(|all| all.without(part));
+                request.required_place = rest;
+            }
             Self::DropPlatform => request.platform = PlatformBounds::default(),
             Self::DropTrait(name) => drop(request.traits.remove(name)),
             Self::AskForTrait(name, value) => {
@@ -73,9 +80,11 @@ impl RequestChange {
     /// Whether it is made to every member of a batch that has the rule, and not to one class alone.
     pub(crate) const fn is_for_all(&self) -> bool {
         match self {
-            Self::Shrink { .. } | Self::SendAgain | Self::AskForTrait(..) | Self::SwitchCap => {
-                false
-            }
+            Self::Shrink { .. }
+            | Self::SendAgain
+            | Self::AskForTrait(..)
+            | Self::DropPlace(_)
+            | Self::SwitchCap => false,
             Self::DropCapacityType
             | Self::DropPlatform
             | Self::DropTrait(_)
@@ -101,6 +110,7 @@ impl RequestChange {
                 let kind = request.capacity_type.map_or("", |kind| kind.name());
                 ("capacity-type", format!("drop capacity_type {kind}"))
             }
+            Self::DropPlace(part) => ("placement-constraint", format!("drop where {part}")),
             Self::DropPlatform => ("platform", "drop the platform bounds".to_owned()),
             Self::DropTrait(name) => ("traits", format!("drop trait {name}")),
             Self::AskForTrait(name, value) => ("traits", format!("ask for trait {name}={value}")),

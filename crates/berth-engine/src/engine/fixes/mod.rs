@@ -221,6 +221,7 @@ pub(crate) fn relaxations(
 fn names_one_of_many(needs: &Needed) -> bool {
     needs.changes.iter().any(|change| match change {
         RequestChange::DropTrait(_)
+        | RequestChange::DropPlace(_)
         | RequestChange::AskForTrait(..)
         | RequestChange::DropNetwork(_)
         | RequestChange::LeaveGroup(_)

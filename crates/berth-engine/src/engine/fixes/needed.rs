@@ -3,8 +3,8 @@
 
 use super::change::RequestChange;
 use crate::explain::FilterSet;
-use crate::filter::{FilterId, FilterTest};
-use crate::fleet::{Fleet, NodeIndex, NodeRow};
+use crate::filter::{CPU_WITHIN_HOST, FilterId, FilterTest};
+use crate::fleet::{Fleet, NodeIndex, NodePlace, NodeRow};
 use crate::model::{LinkState, NodeFacts, NodeState};
 use crate::policy::TraitRule;
 use crate::prepared_request::{Origin, PreparedRequest};
@@ -33,11 +33,12 @@ impl Needed {
 /// Whether a filter is about an amount that a smaller request would need less of.
 pub(super) fn is_amount(id: FilterId) -> bool {
     matches!(id.filter().name, "memory" | "cpu" | "disk" | "bandwidth" | "extra-classes")
+        || id == CPU_WITHIN_HOST
 }
 
 /// Whether a filter is about room: amounts, slots and the mixing of CPU caps.
 pub(super) fn is_room(id: FilterId) -> bool {
-    matches!(id.filter().test, FilterTest::Load(_))
+    matches!(id.filter().test, FilterTest::Load(_)) || id == CPU_WITHIN_HOST
 }
 
 /// What a node that these filters keep out would need; `None` where no change is known that helps.
@@ -94,6 +95,12 @@ fn changes_of(
         "overprovision-ratios" => one(RequestChange::DropRatios),
         "not-excluded" => one(RequestChange::SendAgain),
         "strict-locality" => one(RequestChange::DropStrict),
+        "placement-constraint" => {
+            let place = NodePlace { fleet: prepared.fleet, row };
+            let selector = prepared.request.required_place.as_ref()?;
+            let failed = selector.parts().into_iter().filter(|part| !part.matches(&place));
+            Some(failed.map(RequestChange::DropPlace).collect())
+        }
         "traits" => Some(trait_changes(prepared, row)),
         "networks" => {
             let up = |tag: &String| {

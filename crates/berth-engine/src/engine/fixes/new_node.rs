@@ -9,6 +9,7 @@ use crate::model::{
     Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, PlatformVersion,
     Timestamp,
 };
+use crate::node_selector::WantedFact;
 use crate::prepared_request::{DomainRule, Origin, PreparedRequest};
 
 /// The name of a node that is proposed.
@@ -27,6 +28,9 @@ pub(crate) fn smallest_node(prepared: &PreparedRequest<'_>, members: u32) -> Opt
     let mut facts = equipped(prepared)?;
     facts.zone = zone;
     facts.rack = rack;
+    if !put_where_wanted(prepared, &mut facts) {
+        return None;
+    }
     let size = |amounts: &Amounts| NodeFacts { capacity: Some(*amounts), ..facts.clone() };
     let mut shape = enough_for(prepared, members)?;
     if members == 1 {
@@ -51,7 +55,8 @@ pub(crate) fn changes_for_new_node(prepared: &PreparedRequest<'_>) -> Vec<Reques
     if !request.volumes.is_empty() {
         changes.push(RequestChange::DropVolumes(request.volumes.clone()));
     }
-    if request.needs_secrets && !prepared.fleet.has_secrets(request.env.as_deref()) {
+    if request.needs_secrets && !prepared.fleet.has_secrets(&request.tenant, request.env.as_deref())
+    {
         changes.push(RequestChange::DropSecrets);
     }
     if request.ratios.is_some_and(|ratios| !is_possible(ratios.cpu_permille)) {
@@ -122,6 +127,25 @@ fn equipped(prepared: &PreparedRequest<'_>) -> Option<NodeFacts> {
 
 fn owned((name, amount): (&String, &u32)) -> (String, u32) {
     (name.clone(), *amount)
+}
+
+/// Gives a node the names that the request's `where` asks for; false where that cannot help.
+fn put_where_wanted(prepared: &PreparedRequest<'_>, facts: &mut NodeFacts) -> bool {
+    let Some(selector) = &prepared.request.required_place else { return true };
+    for (fact, name) in selector.wanted_facts() {
+        match fact {
+            WantedFact::Id => facts.id = NodeId::new(name),
+            WantedFact::Zone => facts.zone = Some(name.to_owned()),
+            WantedFact::Rack => facts.rack = Some(name.to_owned()),
+            WantedFact::Label(key) => {
+                facts.labels.insert(key.to_owned(), name.to_owned());
+            }
+        }
+    }
+    // A new node in a zone or rack that others share may break rules about it; and a node that is
+    // asked for by name may be there.
+    let crowded = prepared.hard_rules.iter().any(|rule| rule.topology != Topology::Node);
+    !crowded && prepared.fleet.index_of(&facts.id).is_none()
 }
 
 /// A name for so many new nodes, which no node has yet: the first has the name itself, further ones

@@ -16,15 +16,33 @@ pub(super) fn fit_to_node(prepared: &PreparedRequest<'_>, row: &NodeRow) -> Amou
     let (request, policy) = (prepared.request, prepared.policy);
     let wanted = request.resources;
     let beside_disk = i64::from(request.image_mib) + i64::from(policy.filters.disk_headroom_mib);
-    let cpu_room = match policy.filters.cpu {
-        CpuRule::Hard => row.limits.cpu - row.used.cpu,
-        CpuRule::Soft => i64::MAX,
-    };
+    let cpu_room = cpu_room(prepared, row, row.used.cpu).min(cores(prepared, row));
     Amounts {
         cpu_milli: cut(wanted.cpu_milli, cpu_room),
         memory_mib: cut(wanted.memory_mib, row.memory_room()),
         disk_mib: cut(wanted.disk_mib, row.limits.disk - row.used.disk - beside_disk),
         bandwidth_mbps: cut(wanted.bandwidth_mbps, row.limits.bandwidth - row.used.bandwidth),
+    }
+}
+
+/// CPU that may still be promised on a node: below the ceiling, and below the ratio where it is hard.
+fn cpu_room(prepared: &PreparedRequest<'_>, row: &NodeRow, used: i64) -> i64 {
+    let filters = &prepared.policy.filters;
+    let below_ratio = match filters.cpu {
+        CpuRule::Hard => row.limits.cpu - used,
+        CpuRule::Soft => i64::MAX,
+    };
+    let below_ceiling = filters
+        .cpu_ceiling_permille
+        .map_or(i64::MAX, |ceiling| row.limits.cpu.saturating_mul(ceiling.into()) / 1000 - used);
+    below_ratio.min(below_ceiling)
+}
+
+/// Cores that one instance may have on a node.
+fn cores(prepared: &PreparedRequest<'_>, row: &NodeRow) -> i64 {
+    match prepared.policy.filters.cpu_within_host {
+        true => i64::from(row.capacity.cpu_milli),
+        false => i64::MAX,
     }
 }
 
@@ -168,6 +186,8 @@ pub(crate) struct Room {
     /// Disk that must stay free beside the instance's own.
     beside_disk: i64,
     cpu: i64,
+    /// Most CPU of one instance.
+    cores: i64,
     bandwidth: i64,
     slots: i64,
 }
@@ -193,10 +213,8 @@ impl Room {
             disk: row.limits.disk - used.disk,
             beside_disk: i64::from(prepared.request.image_mib)
                 + i64::from(filters.disk_headroom_mib),
-            cpu: match filters.cpu {
-                CpuRule::Hard => row.limits.cpu - used.cpu,
-                CpuRule::Soft => i64::MAX,
-            },
+            cpu: cpu_room(prepared, row, used.cpu),
+            cores: cores(prepared, row),
             bandwidth: row.limits.bandwidth - used.bandwidth,
             slots: of_classes.fold(slots, i64::min),
         }
@@ -204,6 +222,9 @@ impl Room {
 
     /// How many instances of this size it holds.
     pub(crate) fn holds(&self, amounts: Amounts) -> usize {
+        if i64::from(amounts.cpu_milli) > self.cores {
+            return 0;
+        }
         let of = |room: i64, each: i64| if each == 0 { i64::MAX } else { room.max(0) / each };
         let disk = match i64::from(amounts.disk_mib) + self.beside_disk {
             0 => i64::MAX,

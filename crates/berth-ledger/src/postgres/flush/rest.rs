@@ -20,6 +20,7 @@ pub(super) fn pools(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
             pool.last.to_be_bytes(),
             row.next.to_be_bytes(),
             pool.quarantine_s,
+            pool.tenant.as_deref(),
         ])?;
     }
     if !gone.is_empty() {
@@ -30,7 +31,7 @@ pub(super) fn pools(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         calls.push(Call::new("pool", sql, vec![Box::new(gone)]).counted(rows));
     }
     let sql = "UPDATE pool AS t SET kind = u.kind, first = u.first, last = u.last, \
-         next = u.next, quarantine_s = u.quarantine_s FROM {u} WHERE t.id = u.id";
+         next = u.next, quarantine_s = u.quarantine_s, owner = u.owner FROM {u} WHERE t.id = u.id";
     calls.extend(changed.guarded("pool", sql));
     calls.extend(added.insert("pool", ""));
     Ok(())
@@ -140,18 +141,19 @@ pub(super) fn workloads(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault>
 
 pub(super) fn secrets_and_policies(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     let (mut added, mut changed) = (Batch::of("env_secrets"), Batch::of("env_secrets"));
-    let mut gone = Batch::new(&[Column::Text("env")]);
+    let mut gone = Batch::new(&[Column::Text("env"), Column::Text("owner")]);
     for change in rows.secrets.changes() {
-        let env = &**change.key;
+        let (tenant, env) = (&*change.key.0, &*change.key.1);
         match (change.before, change.now) {
-            (_, None) => gone.push(cells![env])?,
-            (None, Some(version)) => added.push(cells![env, &**version])?,
-            (Some(_), Some(version)) => changed.push(cells![env, &**version])?,
+            (_, None) => gone.push(cells![env, tenant])?,
+            (None, Some(version)) => added.push(cells![env, &**version, tenant])?,
+            (Some(_), Some(version)) => changed.push(cells![env, &**version, tenant])?,
         }
     }
-    let sql = "DELETE FROM env_secrets AS t USING {u} WHERE t.env = u.env";
+    let sql = "DELETE FROM env_secrets AS t USING {u} WHERE t.owner = u.owner AND t.env = u.env";
     calls.extend(gone.guarded("env_secrets", sql));
-    let sql = "UPDATE env_secrets AS t SET version = u.version FROM {u} WHERE t.env = u.env";
+    let sql = "UPDATE env_secrets AS t SET version = u.version FROM {u} \
+         WHERE t.owner = u.owner AND t.env = u.env";
     calls.extend(changed.guarded("env_secrets", sql));
     calls.extend(added.insert("env_secrets", ""));
     let (mut added, mut changed) = (Batch::of("policy"), Batch::of("policy"));

@@ -83,7 +83,7 @@ fn running(instance: InstanceId, agent: u32) -> RunningInstance {
         elastic: Some(elastic),
     };
     let (fence, reason, state) = (None, None, RunState::Running);
-    RunningInstance { instance, fence, state, reason, found: Some(found) }
+    RunningInstance { instance, fence, state, reason, cause: None, found: Some(found) }
 }
 
 fn amounts(units: u32) -> Amounts {

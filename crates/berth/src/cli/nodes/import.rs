@@ -14,13 +14,21 @@ Examples:
   berth nodes import fleet.json
 
 A JSON file is a list of nodes, each as berth nodes register -f reads one. The first line of a CSV file
-has the names of its columns.";
+has the names of its columns.
+
+An import owns the columns of its file: an empty cell takes its value away, and other facts stay. What
+was set with berth nodes set wins over an import, unless it is imported --as set.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ImportArgs {
     /// File: .csv or .json.
     file: PathBuf,
+    /// Whose word the columns are: reported, which agents may change and operators may override, or
+    /// set, which no agent changes.
+    #[arg(long = "as", value_name = "LAYER", default_value = "reported",
+        value_parser = ["reported", "set"])]
+    layer: String,
 }
 
 impl ImportArgs {
@@ -37,8 +45,8 @@ impl ImportArgs {
         };
         let text = file::text(&self.file)?;
         let bar = session.out.spinner(&format!("importing {}", self.file.display()));
-        let answer =
-            session.client.post_text::<RawJson>("/v1/nodes/import", content_type, text).await;
+        let path = format!("/v1/nodes/import?as={}", self.layer);
+        let answer = session.client.post_text::<RawJson>(&path, content_type, text).await;
         bar.finish_and_clear();
         let raw = match answer {
             Ok(raw) => raw,

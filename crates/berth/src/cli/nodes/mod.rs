@@ -44,8 +44,10 @@ pub(crate) enum Nodes {
     /// Remove empty nodes.
     #[command(visible_alias = "rm", after_help = "Example:\n  berth nodes remove node-000012")]
     Remove(ChangeArgs),
-    /// Change facts of nodes, such as labels and traits.
+    /// Set facts of nodes, such as labels and traits, whatever their agents report.
     Set(set::SetArgs),
+    /// Give back facts that were set: what the node reports counts again.
+    Unset(set::UnsetArgs),
     /// Register nodes from a CSV or JSON file: all or none.
     Import(import::ImportArgs),
     /// Register a node, or replace its facts.
@@ -116,6 +118,7 @@ impl Nodes {
             Self::Reclaim(reclaim) => reclaim.run(session).await,
             Self::Remove(change) => change.run(session, Verb::Remove).await,
             Self::Set(set) => set.run(session).await,
+            Self::Unset(unset) => unset.run(session).await,
             Self::Import(import) => import.run(session).await,
             Self::Register(register) => register.run(session).await,
         }

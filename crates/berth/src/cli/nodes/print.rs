@@ -9,7 +9,7 @@ use berth_api::{Node, NodeExplanation, NodeInstance, units};
 use crate::cli::resource::Resource;
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
-    Cell, Column, Output, Table, Tone, age, amount_with_unit, amounts, claim_state, columns, dash,
+    Cell, Column, Output, Table, Tone, age, amounts, claim_state, columns, cpu_usage, dash,
     key_values, node_state, or_dash, plural, trait_flag, usage,
 };
 
@@ -70,7 +70,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         "STATE" => node_state(node.facts.state),
         "ZONE" => or_dash(node.facts.zone.as_deref()),
         "RACK" => or_dash(node.facts.rack.as_deref()),
-        "CPU" => usage(node.used.cpu_milli, node.limits.cpu_milli, units::cpu),
+        "CPU" => cpu_usage(node),
         "MEMORY" => usage(node.used.memory_mib, node.limits.memory_mib, units::size),
         "DISK" => usage(node.used.disk_mib, node.limits.disk_mib, units::size),
         ">INSTANCES" => node.instances,
@@ -89,12 +89,14 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
         vec![
             ("node", paint(BOLD, facts.id.as_str())),
             ("state", node_state(facts.state).to_string()),
+            ("because", self.state_message.clone().unwrap_or_default()),
             ("heard", self.heard_at.map_or_else(|| "never".to_owned(), age)),
             ("place", place.join(" / ")),
             ("capacity", facts.capacity.as_ref().map_or_else(|| "unknown".to_owned(), amounts)),
             ("reserved for the host", unless_zero(&facts.system_reserve)),
             ("allocatable", amounts(&self.limits)),
             ("used", amounts(&self.used)),
+            ("promised CPU", cpu_usage(self).to_string()),
             ("instances", format!("{} of at most {}", self.instances, facts.instance_limit)),
             ("can be emptied", evacuation(self)),
             ("extra resources", key_values(&facts.extra)),
@@ -112,7 +114,36 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
 
     fn print(&self, out: &Output) {
         out.pairs(&self.fields());
+        print_layers(out, self);
         print_account(out, &self.account);
+    }
+}
+
+/// Prints the facts that are not as reported: what is in effect, whose word it is, and the report.
+fn print_layers(out: &Output, node: &Node) {
+    if node.reported.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&["FACT", "VALUE", "BY", "REPORTED"]);
+    for (field, reported) in &node.reported {
+        let set = node.set.get(field).map(|value| (value, "operator"));
+        let policy = node.policy_defaults.get(field).map(|value| (value, "policy"));
+        let Some((value, by)) = set.or(policy) else { continue };
+        table.row([field.as_str().into(), plain(value), by.into(), plain(reported)]);
+    }
+    out.line(format!("\n{}", table.text()));
+    if !node.set.is_empty() {
+        let id = node.facts.id.as_str();
+        out.note(paint(DIM, &format!("Give back with: berth nodes unset {id} FACT")));
+    }
+}
+
+/// A value of a fact as a cell.
+fn plain(value: &serde_json::Value) -> Cell {
+    match value {
+        serde_json::Value::Null => dash(),
+        serde_json::Value::String(text) => text.as_str().into(),
+        other => other.to_string().into(),
     }
 }
 
@@ -148,7 +179,7 @@ fn print_account(out: &Output, account: &Account) {
     for (name, of, unit) in resources {
         let cell = |amount: i64| match amount {
             0 => Cell::with_tone("0", Tone::Dim),
-            _ => amount_with_unit(amount, unit).into(),
+            _ => unit.text(amount).into(),
         };
         let amounts = [
             of.total,
@@ -171,7 +202,7 @@ fn print_account(out: &Output, account: &Account) {
 fn excess(account: &Account) -> String {
     let parts = [(account.cpu.excess(), Unit::MilliCpu), (account.memory.excess(), Unit::Mib)];
     let parts = parts.into_iter().filter(|(amount, _)| *amount > 0);
-    parts.map(|(amount, unit)| amount_with_unit(amount, unit)).collect::<Vec<_>>().join(" and ")
+    parts.map(|(amount, unit)| unit.text(amount)).collect::<Vec<_>>().join(" and ")
 }
 
 /// Whether instances must leave, in one sentence.
@@ -277,12 +308,9 @@ mod tests {
         let calm = Account { cpu: resource(1000, 9000), memory: resource(1024, 9000) };
         assert_eq!(pressure_sentence(&calm), "Nothing needs to leave.");
         let mut full = Account { cpu: resource(9500, 9000), memory: resource(1024, 9000) };
-        assert_eq!(pressure_sentence(&full), "Over the watermark: 500m CPU must leave.");
+        assert_eq!(pressure_sentence(&full), "Over the watermark: 0.5 CPU must leave.");
         full.cpu.pressure_accounted_for = 400;
-        assert_eq!(
-            pressure_sentence(&full),
-            "In addition to what is leaving, 100m CPU must leave."
-        );
+        assert_eq!(pressure_sentence(&full), "In addition to what is leaving, 0.1 CPU must leave.");
         full.cpu.pressure_accounted_for = 500;
         assert_eq!(pressure_sentence(&full), "Enough is leaving already.");
         let over = Account { cpu: resource(11_000, 9000), memory: resource(9100, 9000) };

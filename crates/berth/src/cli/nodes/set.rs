@@ -1,6 +1,6 @@
-//! `berth nodes set`: change facts of nodes by `KEY=VALUE`.
+//! `berth nodes set` and `berth nodes unset`: facts of nodes by `KEY=VALUE`, and given back by `KEY`.
 
-use berth_api::Node;
+use berth_api::{Node, UnsetFacts};
 use berth_client::Client;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -18,8 +18,67 @@ Examples:
 
 Keys are those of the node's facts, as berth nodes show -o json prints them, with dots between
 levels. label.NAME and trait.NAME are short for labels and traits. A value is parsed as JSON if it is
-JSON, and is a text otherwise; null removes a key. A time may be given as a date, and an amount with its
-unit: capacity.cpu, memory, disk and bandwidth.";
+JSON, and is a text otherwise; null takes a key away, also if the node reports one. A time may be given
+as a date, and an amount with its unit: capacity.cpu, memory, disk and bandwidth.
+
+What is set survives whatever the agent reports. berth nodes unset has reported values count again.";
+
+const UNSET_EXAMPLES: &str = "\
+Examples:
+  berth nodes unset node-000012 reserved label.team
+  berth nodes unset node-000012 labels
+  berth nodes unset --where 'rack = r1' zone
+
+Keys are those of berth nodes set; labels, traits and extra mean all of their keys. berth nodes show
+marks what is set.";
+
+#[derive(Args, Debug)]
+#[command(after_help = UNSET_EXAMPLES)]
+pub(crate) struct UnsetArgs {
+    /// Name of the node, unless --where is given, then KEY; each key may be repeated.
+    #[arg(value_name = "NODE|KEY", required = true)]
+    words: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
+}
+
+impl UnsetArgs {
+    pub(crate) async fn run(mut self, session: &Session) -> CmdResult {
+        let nodes = match &self.selection.filter {
+            Some(_) => Vec::new(),
+            None => vec![self.words.remove(0)],
+        };
+        if self.words.is_empty() {
+            let failure = Failure::usage("no key to unset is given");
+            return Err(failure.accepted("KEY after the node, such as reserved or label.team"));
+        }
+        let fields = self.words.iter().map(|key| path_of_key(key)).collect();
+        let body = &UnsetFacts { fields };
+        let target = Target { nodes, selection: self.selection };
+        let names = target.confirm(session, CHANGE).await?;
+        let change = |client: Client, name: String| async move {
+            let path = format!("{}/unset", path_of::<Node>(&name));
+            client.post::<_, RawJson>(&path, body).await.map(Some)
+        };
+        bulk::apply(session, CHANGE, names, change).await
+    }
+}
+
+/// The path of a fact whose key may be short.
+fn path_of_key(key: &str) -> String {
+    match key.split_once('.') {
+        Some(("label", name)) => format!("labels.{name}"),
+        Some(("trait", name)) => format!("traits.{name}"),
+        Some((field @ ("capacity" | "system_reserve"), "cpu")) => format!("{field}.cpu_milli"),
+        Some((field @ ("capacity" | "system_reserve"), part @ ("memory" | "disk"))) => {
+            format!("{field}.{part}_mib")
+        }
+        Some((field @ ("capacity" | "system_reserve"), "bandwidth")) => {
+            format!("{field}.bandwidth_mbps")
+        }
+        _ => key.to_owned(),
+    }
+}
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -145,6 +204,21 @@ mod tests {
             "reserved": false,
         });
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn keys_to_unset_may_be_short_like_those_to_set() {
+        let cases = [
+            ("reserved", "reserved"),
+            ("label.a.b", "labels.a.b"),
+            ("trait.ssd", "traits.ssd"),
+            ("labels", "labels"),
+            ("capacity.memory", "capacity.memory_mib"),
+            ("ratios.cpu_permille", "ratios.cpu_permille"),
+        ];
+        for (key, path) in cases {
+            assert_eq!(path_of_key(key), path);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use berth_api::{InstanceSpec, PlaceRequest, Resources, units};
 use clap::Args;
 
 use super::elastic::ElasticFlags;
+use super::place_flags::PlaceFlags;
 use crate::cmdutil::{CmdResult, Failure, args, file, trait_flag};
 
 /// Flags of one instance.
@@ -87,6 +88,8 @@ pub(crate) struct InstanceFlags {
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) priority: Option<i32>,
     #[command(flatten)]
+    pub(crate) place: PlaceFlags,
+    #[command(flatten)]
     pub(crate) elastic: ElasticFlags,
 }
 
@@ -155,6 +158,7 @@ impl InstanceFlags {
             locality.far.extend(self.far.iter().cloned());
             locality.strict |= self.strict;
         }
+        self.place.apply(spec);
         self.elastic.apply(spec);
     }
 
@@ -188,6 +192,7 @@ impl InstanceFlags {
         line.switch("--cpu-capped", self.cpu_capped);
         line.switch("--exclude-virtual", self.exclude_virtual);
         line.flag("--priority", self.priority.map(|priority| priority.to_string()));
+        self.place.add_words(&mut line);
         self.elastic.add_words(&mut line);
         line.0
     }

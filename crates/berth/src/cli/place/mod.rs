@@ -2,6 +2,7 @@
 
 mod elastic;
 pub(crate) mod flags;
+mod place_flags;
 mod print;
 mod wait;
 
@@ -193,7 +194,7 @@ mod tests {
             "--cpu 2 --memory 4GiB --disk 10GiB --bandwidth 1Gbit --count 50 --name web --tenant acme \
              --workload web --tag role=web --trait ssd --trait cpu=amd|arm --network a|b --group g \
              --volume v --image i --affinity role!=db@rack --near role=cache --capacity spot \
-             --extra gpu=1 --pool ip --lease 2m --at-least 3 --dry-run --explain=full --request-id r",
+             --zone z1 --zone z2 --where label:tier=gold --prefer-rack r1 --extra gpu=1 --pool ip --lease 2m --at-least 3 --dry-run --explain=full --request-id r",
         );
         let request = serde_json::to_value(place.request().unwrap()).unwrap();
         let expected = serde_json::json!({
@@ -204,7 +205,8 @@ mod tests {
                 "resources": {"cpu_milli": 2000, "memory_mib": 4096, "disk_mib": 10240, "bandwidth_mbps": 1000},
                 "extra": {"gpu": 1}, "tags": {"role": "web"},
                 "traits": {"ssd": true, "cpu": ["amd", "arm"]},
-                "networks": [["a", "b"]], "capacity_type": "spot", "volumes": ["v"], "groups": ["g"],
+                "networks": [["a", "b"]], "capacity_type": "spot", "volumes": ["v"],
+                "where": "zone in (z1, z2) and label:tier = gold", "prefer": ["rack = r1"], "groups": ["g"],
                 "affinity": ["role!=db@rack"],
                 "locality": {"near": [{"tag": ["role", "cache"]}], "far": [], "strict": false}
             }]

@@ -80,6 +80,10 @@ pub(crate) struct Fleet {
     pub(crate) instances: u64,
     /// In thousandths of a core.
     pub(crate) cpu: Usage,
+    /// The cores behind what may be promised, in thousandths.
+    pub(crate) cores: u64,
+    /// Nodes on which more CPU is promised than their ratio allows.
+    pub(crate) over_promised: usize,
     /// In MiB.
     pub(crate) memory: Usage,
     /// In MiB.
@@ -107,6 +111,10 @@ impl Fleet {
         for node in nodes {
             let (used, limits) = (&node.used, &node.limits);
             fleet.cpu.add(used.cpu_milli, limits.cpu_milli);
+            let ratio = node.facts.ratios.cpu_permille;
+            let cores = units::cores_of_limit(i64::from(limits.cpu_milli), ratio);
+            fleet.cores += u64::try_from(cores).unwrap_or(0);
+            fleet.over_promised += usize::from(used.cpu_milli > limits.cpu_milli);
             fleet.memory.add(used.memory_mib, limits.memory_mib);
             fleet.disk.add(used.disk_mib, limits.disk_mib);
             fleet.instances += u64::from(node.instances);
@@ -236,7 +244,5 @@ impl<'a> Reader<'a> {
 pub(crate) fn amount(amount: u64, text: fn(i64) -> String) -> String {
     text(i64::try_from(amount).unwrap_or(i64::MAX))
 }
-
-pub(crate) const CPU: fn(i64) -> String = units::cpu;
 
 pub(crate) const SIZE: fn(i64) -> String = units::size;

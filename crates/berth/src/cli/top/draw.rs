@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::data::{CPU, NodeCell, RecentDecision, SIZE, Snapshot, Usage, amount};
+use super::data::{Fleet, NodeCell, RecentDecision, SIZE, Snapshot, Usage, amount};
 use crate::cmdutil::plural;
 
 /// What the keys have changed.
@@ -65,9 +65,9 @@ fn title(snapshot: &Snapshot, view: View) -> Line<'static> {
 fn body_lines(snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line<'static>> {
     let fleet = &snapshot.fleet;
     let mut lines = vec![
-        usage("cpu", fleet.cpu, CPU, width),
-        usage("memory", fleet.memory, SIZE, width),
-        usage("disk", fleet.disk, SIZE, width),
+        usage("cpu", fleet.cpu, &promised_cpu(fleet), width),
+        usage("memory", fleet.memory, &sum(fleet.memory), width),
+        usage("disk", fleet.disk, &sum(fleet.disk), width),
         states(snapshot),
     ];
     // A small screen has room for the sums and the latest decisions only.
@@ -107,10 +107,20 @@ fn tone(percent: u64) -> Color {
     }
 }
 
-fn usage(name: &str, part: Usage, text: fn(i64) -> String, width: usize) -> Line<'static> {
+/// What is used of memory or disk.
+fn sum(part: Usage) -> String {
+    format!("{} of {}", amount(part.used, SIZE), amount(part.total, SIZE))
+}
+
+/// The CPU promised in the fleet, in cores.
+fn promised_cpu(fleet: &Fleet) -> String {
+    let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    units::promised_cores(signed(fleet.cpu.used), signed(fleet.cores), signed(fleet.cpu.total))
+}
+
+fn usage(name: &str, part: Usage, text: &str, width: usize) -> Line<'static> {
     let percent = part.percent();
-    let words =
-        format!(" {percent:>3}%  {} of {}", amount(part.used, text), amount(part.total, text));
+    let words = format!(" {percent:>3}%  {text}");
     let room = width.saturating_sub(8 + words.chars().count()).min(50);
     let filled = room * usize::try_from(percent.min(100)).unwrap_or(0) / 100;
     Line::from(vec![
@@ -131,6 +141,11 @@ fn states(snapshot: &Snapshot) -> Line<'static> {
             NodeState::Cordoned | NodeState::Draining | NodeState::Degraded => Color::Yellow,
         };
         spans.push(Span::styled(format!("{count} {}  ", state.name()), Style::new().fg(color)));
+    }
+    let over_promised = snapshot.fleet.over_promised;
+    if over_promised > 0 {
+        let text = format!("{over_promised} with over-promised CPU");
+        spans.push(Span::styled(text, Style::new().fg(Color::Red)));
     }
     Line::from(spans)
 }

@@ -16,6 +16,8 @@ fn snapshot(nodes: usize) -> Snapshot {
     let mut fleet = Fleet {
         instances: 4321,
         cpu: Usage { used: 600_000, total: 800_000 },
+        cores: 200_000,
+        over_promised: 2,
         memory: Usage { used: 1_900_000, total: 2_000_000 },
         disk: Usage { used: 10, total: 100 },
         ..Fleet::default()

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use axum::response::sse::{Event as ServerEvent, KeepAlive, Sse};
 use berth_api::{
-    Assignment, AssignmentList, FoundInstance, Heartbeat, HeartbeatResponse, ReportedInstance,
+    Assignment, AssignmentList, FailureCause, Heartbeat, HeartbeatResponse, ReportedInstance,
     RunState, RunningInstance,
 };
 use berth_engine::{
-    BootOutcome, Demand, Elastic, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp,
+    BootOutcome, Elastic, FactChange, FactLayer, InstanceId, NodeId, NodeState, Timestamp,
 };
 use berth_ledger::{
-    Adopt, Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
+    Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
@@ -21,10 +21,13 @@ use uuid::Uuid;
 use crate::http::extract::{OptionalJson, Path, RequestContext};
 use crate::http::routes::claims::{state_of, values_of};
 use crate::problem::{ApiError, ApiResult};
+use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::ClaimEntry;
 use berth_control::moves::migration::{ObservationEffect, apply_observation};
-use berth_control::{ControlError, ControlPlane};
+
+/// Most characters of the reason why a node is degraded.
+const MAX_REASON: usize = 200;
 
 /// Boots of a node that are remembered.
 const BOOTS: usize = 8;
@@ -48,16 +51,13 @@ pub(super) async fn heartbeat(
             let value = Some(format!("{:?}", facts.id.as_str()));
             return Err(ApiError::field("facts.id", value, "the node that the path names"));
         }
-        super::store(&control, &caller, *facts, None).await?;
+        super::facts::store(&control, &caller, *facts, FactLayer::Reported, None).await?;
         control.wait_for_read_your_writes().await;
     }
-    let (state, generation) = known(&control, &node)?;
     let at = control.now();
+    known(&control, &node)?;
     control.record_heartbeat(&node, at.as_second());
-    if state == NodeState::Lost {
-        let (node, state) = (node.clone(), NodeState::Active);
-        control.submit(Op::SetNodeState { node, state, expect: Some(generation) }).await?;
-    }
+    apply_health(&control, &node, beat.degraded.as_deref()).await?;
     if let Some(notice) = &beat.reclaim {
         super::drains::take_notice(&control, &caller, &node, notice).await?;
     }
@@ -94,6 +94,36 @@ fn known(control: &ControlPlane, node: &NodeId) -> ApiResult<(NodeState, i64)> {
     entry.ok_or_else(|| {
         ApiError::not_found("node", node.as_str()).remedy("register it: PUT /v1/nodes/{node}")
     })
+}
+
+/// Has the node's state follow what its agent says of it, if that differs.
+async fn apply_health(
+    control: &ControlPlane,
+    node: &NodeId,
+    degraded: Option<&str>,
+) -> ApiResult<()> {
+    let degraded: Option<String> = degraded.map(|reason| {
+        let printable = reason.chars().filter(|character| !character.is_control());
+        printable.take(MAX_REASON).collect()
+    });
+    let op = {
+        let catalog = control.catalog.read();
+        let Some(entry) = catalog.nodes.get(node) else { return Ok(()) };
+        let known = &entry.facts.state_reason;
+        let differs = match entry.facts.state {
+            NodeState::Lost => true,
+            NodeState::Active => degraded.is_some(),
+            NodeState::Degraded => known.is_some() && *known != degraded,
+            NodeState::Joining | NodeState::Cordoned | NodeState::Draining => false,
+        };
+        if !differs {
+            return Ok(());
+        }
+        // Whatever the state has become meanwhile, this is the agent's latest word.
+        Op::SetHealth { node: node.clone(), degraded: degraded.map(Text::from), expect: None }
+    };
+    control.submit(op).await?;
+    Ok(())
 }
 
 /// What should be on a node.
@@ -159,7 +189,9 @@ async fn report(
         |code: &str| ReportedInstance { instance, state: None, refused: Some(code.to_owned()) };
     let Some(claim) = claim else {
         return match (running.fence, running.found) {
-            (None, Some(found)) => adopt(control, caller, node, instance, found).await,
+            (None, Some(found)) => {
+                super::adoption::adopt(control, caller, node, instance, found).await
+            }
             (Some(_), _) => Ok(refused("no_claim")),
             (None, None) => Ok(refused("unknown_instance")),
         };
@@ -190,12 +222,9 @@ async fn report(
             break;
         }
     }
-    // An instance that fails after it ran is no sign that its node cannot start others.
-    let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
-    if running.state == RunState::Failed && was_booting {
-        note_boot(control, node, true).await?;
-    } else if running.state == RunState::Running && claim.state != ClaimState::Active {
-        note_boot(control, node, false).await?;
+    let boot = boot_of(&claim, &running, Timestamp(control.now().as_second()));
+    if let Some(boot) = boot {
+        note_boot(control, node, boot).await?;
     }
     Ok(match status {
         Ok(state) => ReportedInstance { instance, state: state.map(state_of), refused: None },
@@ -209,11 +238,14 @@ struct ObservedClaim {
     node: NodeId,
     state: ClaimState,
     fence: i64,
+    tenant: Text,
 }
 
 impl ObservedClaim {
     fn of(claim: &ClaimEntry) -> Self {
-        Self { key: claim.key, node: claim.node.clone(), state: claim.state, fence: claim.fence }
+        let (key, node, tenant) = (claim.key, claim.node.clone(), claim.request.tenant.as_str());
+        let tenant = Text::from(tenant);
+        Self { key, node, state: claim.state, fence: claim.fence, tenant }
     }
 
     fn read(ledger: &Ledger, instance: InstanceId) -> Result<Option<Self>, LedgerError> {
@@ -223,7 +255,29 @@ impl ObservedClaim {
             node: claim.node,
             state: claim.state,
             fence: claim.fence,
+            tenant: claim.tenant,
         }))
+    }
+}
+
+/// How a boot ended, as it counts against its node. A failure that the instance caused does not
+/// count, and one whose cause is unknown only together with those of other tenants.
+fn boot_of(
+    claim: &ObservedClaim,
+    running: &RunningInstance,
+    now: Timestamp,
+) -> Option<BootOutcome> {
+    // An instance that fails after it ran is no sign that its node cannot start others.
+    let was_booting = matches!(claim.state, ClaimState::Held | ClaimState::Binding);
+    match (running.state, running.cause.unwrap_or(FailureCause::Unknown)) {
+        (RunState::Running, _) if claim.state != ClaimState::Active => {
+            Some(BootOutcome::new(now, false))
+        }
+        (RunState::Failed, FailureCause::Node) if was_booting => Some(BootOutcome::new(now, true)),
+        (RunState::Failed, FailureCause::Unknown) if was_booting => {
+            Some(BootOutcome::failed_for(now, &claim.tenant))
+        }
+        _ => None,
     }
 }
 
@@ -257,72 +311,31 @@ fn steps(claim: &ObservedClaim, state: RunState, reason: Option<&str>) -> Vec<Op
 
 /// Remembers how a boot ended. Only failures, and the first success after one, change a node's
 /// facts: else every boot would make plans on the node out of date.
-async fn note_boot(control: &ControlPlane, node: &NodeId, failed: bool) -> ApiResult<()> {
-    let known = control.catalog.read().nodes.get(node).map(|entry| {
-        let facts = berth_engine::NodeFacts::clone(&entry.facts);
-        (facts, entry.heard_at, entry.generation)
-    });
-    let Some((mut facts, heard_at, generation)) = known else { return Ok(()) };
-    let was_failed = facts.boots.last().is_some_and(|boot| boot.failed);
-    if !failed && !was_failed {
+async fn note_boot(control: &ControlPlane, node: &NodeId, boot: BootOutcome) -> ApiResult<()> {
+    let known = control
+        .catalog
+        .read()
+        .nodes
+        .get(node)
+        .map(|entry| (entry.facts.boots.clone(), entry.generation));
+    let Some((mut boots, generation)) = known else { return Ok(()) };
+    let was_failed = boots.last().is_some_and(|boot| boot.failed);
+    if !boot.failed && !was_failed {
         return Ok(());
     }
-    facts.boots.push(BootOutcome { at: Timestamp(control.now().as_second()), failed });
-    let surplus = facts.boots.len().saturating_sub(BOOTS);
-    facts.boots.drain(..surplus);
-    facts.heartbeat_at = Timestamp(heard_at);
-    let op = Op::PutNode { facts: Box::new(facts), expect: Some(generation) };
+    // One tenant's failures count once, however many there are.
+    boots.retain(|old| boot.tenant.is_none() || old.tenant != boot.tenant);
+    boots.push(boot);
+    let surplus = boots.len().saturating_sub(BOOTS);
+    boots.drain(..surplus);
+    let boots =
+        serde_json::to_value(boots).map_err(|error| ApiError::invalid(error.to_string()))?;
+    let change = Box::new(FactChange::Report([("boots".to_owned(), boots)].into()));
+    let (node, expect) = (node.clone(), Some(generation));
+    let op = Op::ChangeFacts { node, change, create: None, expect };
     // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())
-}
-
-/// Records an instance that an agent found and Berth did not place.
-async fn adopt(
-    control: &ControlPlane,
-    caller: &Caller,
-    node: &NodeId,
-    instance: InstanceId,
-    found: FoundInstance,
-) -> ApiResult<ReportedInstance> {
-    let mut request = InstanceRequest::new(instance, &found.tenant, found.resources);
-    request.resources = found.resources;
-    request.tags = found.tags;
-    request.elastic = found.elastic;
-    let policy = control.catalog.policy();
-    let asked = request.elastic.clone();
-    let known = berth_control::elastic::classify(policy.as_deref(), &mut request, "found.elastic");
-    if let Err(error) = known.and_then(|()| {
-        request.validate().map_err(|invalid| ControlError::invalid(invalid.to_string()))
-    }) {
-        // Reality is recorded, never refused: what is wrong with its bounds is left out.
-        let why = error.detail();
-        tracing::warn!(why, %instance, %node, "adopting found instance with its reported size");
-        request.elastic =
-            asked.map(|asked| Elastic::new(found.resources, found.resources).widened(&asked));
-        request.resources = found.resources;
-    }
-    request.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
-    let Some(policy) = policy else {
-        return Err(ApiError::unavailable("no_policy", "no policy is active yet"));
-    };
-    let demand = Demand::new(&request, &policy);
-    let op = Op::Adopt(Adopt {
-        // What is there already is not recorded twice, so every report may be a new one.
-        request_id: Text::from(format!("adopt-{instance}-{}", Uuid::now_v7())),
-        request: Arc::new(request),
-        node: node.clone(),
-        demand,
-    });
-    let done = control.step(caller, "agent.adopt", format!("{instance} on {node}"), op).await?;
-    Ok(match done {
-        Ok(status) => {
-            ReportedInstance { instance, state: status.state.map(state_of), refused: None }
-        }
-        Err(rejected) => {
-            ReportedInstance { instance, state: None, refused: Some(rejected.code().to_owned()) }
-        }
-    })
 }
 
 /// Read what should be on a node

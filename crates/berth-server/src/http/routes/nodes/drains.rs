@@ -19,9 +19,6 @@ use berth_control::moves::drain::{self, DrainRequest};
 /// The longest time that a drain may be given: a week.
 const LONGEST_S: u32 = 604_800;
 
-/// Most characters of a reason.
-const REASON: usize = 200;
-
 fn not_draining(node: &NodeId) -> ApiError {
     ApiError::conflict("not_draining", format!("node {node} is not being drained"))
         .remedy(format!("berth nodes drain {node} begins to"))
@@ -38,10 +35,6 @@ fn deadline_after(control: &ControlPlane, seconds: u32) -> Option<Timestamp> {
 }
 
 fn check(request: &DrainNode) -> ApiResult<()> {
-    if let Some(reason) = request.reason.as_deref().filter(|it| it.chars().count() > REASON) {
-        let value = Some(format!("{} characters", reason.chars().count()));
-        return Err(ApiError::field("reason", value, "at most 200 characters"));
-    }
     match request.deadline_s {
         Some(seconds) if !(1..=LONGEST_S).contains(&seconds) => {
             let accepted = "1 to 604800 seconds, which is a week";

@@ -47,7 +47,8 @@ pub(super) async fn explain(
         decision,
         why: why.unwrap_or_else(|| format!("found or placed at {}", moment(claim.created_at))),
     });
-    let obstacles = obstacles(&control, &node).await;
+    let mut obstacles = obstacles(&control, &node).await;
+    obstacles.extend(view.state_message.clone());
     let room = room(&view);
     Ok(axum::Json(NodeExplanation { room, obstacles, guests: guests.collect(), node: view }))
 }

@@ -5,11 +5,15 @@ use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
 use berth_api::units::{Rounding, parse_bandwidth, parse_cpu, parse_size};
 use berth_api::{ImportLine, ImportReport};
-use berth_engine::{Amounts, NodeFacts, Timestamp, TraitValue};
+use berth_engine::{
+    Amounts, FactChange, FactLayer, FactValues, NodeFacts, Timestamp, TraitValue, values_of_patch,
+};
 use berth_ledger::{Answer, Op, Outcome, Text};
 use http::{HeaderMap, StatusCode, header};
+use serde_json::json;
 
-use crate::http::extract::{RequestContext, too_large};
+use super::facts::FactLayerQuery;
+use crate::http::extract::{Query, RequestContext, too_large};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
@@ -21,7 +25,11 @@ const ERRORS: usize = 100;
 ///
 /// CSV with a header line (`id,cpu,memory,disk,zone,rack,label.hall,trait.ssd,…`), or JSON: a list
 /// of facts. Everything is checked first; if a line is wrong, nothing is taken.
-#[utoipa::path(post, path = "/v1/nodes/import", tag = "nodes",
+///
+/// An import owns the columns of its file, or the keys of each JSON object: an empty cell takes its
+/// value away, and facts that the file does not name stay. It states what nodes report unless `as` is
+/// `set`; so what an operator set on a node wins over it.
+#[utoipa::path(post, path = "/v1/nodes/import", tag = "nodes", params(FactLayerQuery),
     request_body(content(
         (Vec<NodeFacts> = "application/json"),
         (String = "text/csv"),
@@ -32,6 +40,7 @@ const ERRORS: usize = 100;
     ))]
 pub(super) async fn import(
     RequestContext { control, caller }: RequestContext,
+    Query(query): Query<FactLayerQuery>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> ApiResult<Response> {
@@ -54,9 +63,9 @@ pub(super) async fn import(
             return Err(ApiError::new(status, "unsupported_media_type", title, detail));
         }
     };
-    for (line, facts) in &nodes {
-        if let Err(error) = super::check(facts) {
-            let (node, error) = (Some(facts.id.to_string()), error.problem().detail.clone());
+    for (line, node) in &nodes {
+        if let Err(error) = super::facts::check(&node.facts) {
+            let (node, error) = (Some(node.facts.id.to_string()), error.problem().detail.clone());
             errors.push(ImportLine { line: *line, node, error });
         }
     }
@@ -66,36 +75,61 @@ pub(super) async fn import(
         let report = ImportReport { errors, ..ImportReport::default() };
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, axum::Json(report)).into_response());
     }
-    let nodes = nodes.into_iter().map(|(_, facts)| facts).collect();
-    Ok(axum::Json(store(&control, &caller, nodes).await?).into_response())
+    let nodes = nodes.into_iter().map(|(_, node)| node).collect();
+    let layer = query.layer.unwrap_or(FactLayer::Reported);
+    Ok(axum::Json(store(&control, &caller, nodes, layer).await?).into_response())
+}
+
+/// A node of an import.
+struct ImportedNode {
+    /// What is stated, with defaults for the rest.
+    facts: NodeFacts,
+    /// What is stated by path; null: an owned column without a value.
+    values: FactValues,
+}
+
+impl ImportedNode {
+    /// The change of the node's facts, and what the node starts from if it is new.
+    fn into_change(self, layer: FactLayer) -> (FactChange, NodeFacts) {
+        let change = match layer {
+            FactLayer::Reported => FactChange::Report(self.values),
+            FactLayer::Set => {
+                let (unset, values): (FactValues, FactValues) =
+                    self.values.into_iter().partition(|(_, value)| value.is_null());
+                FactChange::Set { values, unset: unset.into_keys().collect() }
+            }
+        };
+        let NodeFacts { id, state, heartbeat_at, .. } = self.facts;
+        let bare = NodeFacts::unknown(id.as_str());
+        (change, NodeFacts { state, heartbeat_at, ..bare })
+    }
 }
 
 /// Stores nodes, many at once.
 async fn store(
     control: &ControlPlane,
     caller: &Caller,
-    nodes: Vec<NodeFacts>,
+    nodes: Vec<ImportedNode>,
+    layer: FactLayer,
 ) -> ApiResult<ImportReport> {
     let now = Timestamp(control.now().as_second());
     let mut report = ImportReport::default();
     let mut waiting = Vec::with_capacity(nodes.len());
     let subject = Text::from(format!("import of {} nodes", nodes.len()));
-    for mut facts in nodes {
-        let known = {
-            let catalog = control.catalog.read();
-            catalog.nodes.get(&facts.id).map(|node| (node.facts.state, node.heard_at))
+    for node in nodes {
+        let known = control.catalog.read().nodes.contains_key(&node.facts.id);
+        let (change, mut create) = node.into_change(layer);
+        let heard_at = create.heartbeat_at.0;
+        create.heartbeat_at = if heard_at <= 0 { now } else { Timestamp(heard_at.min(now.0)) };
+        let op = Op::ChangeFacts {
+            node: create.id.clone(),
+            change: Box::new(change),
+            create: Some(Box::new(create)),
+            expect: None,
         };
-        match known {
-            Some((state, heard_at)) => {
-                (facts.state, facts.heartbeat_at) = (state, Timestamp(heard_at));
-            }
-            None if facts.heartbeat_at.0 <= 0 => facts.heartbeat_at = now,
-            None => facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0)),
-        }
-        let op = Op::PutNode { facts: Box::new(facts), expect: None };
         // Handed over together, so that they share a commit.
         let done = control.call(caller, "node.import", Text::clone(&subject), None, op);
-        waiting.push((known.is_some(), done));
+        waiting.push((known, done));
     }
     let (known, calls): (Vec<bool>, Vec<_>) = waiting.into_iter().unzip();
     for (known, answer) in known.into_iter().zip(futures_util::future::join_all(calls).await) {
@@ -113,15 +147,18 @@ async fn store(
     Ok(report)
 }
 
-type Read = (Vec<(u64, NodeFacts)>, Vec<ImportLine>);
+type Read = (Vec<(u64, ImportedNode)>, Vec<ImportLine>);
 
 fn read_list(body: &[u8]) -> ApiResult<Read> {
     let values: Vec<serde_json::Value> = crate::http::extract::read_json(body)?;
     let (mut nodes, mut errors) = (Vec::with_capacity(values.len()), Vec::new());
     for (line, value) in (1..).zip(values) {
         let node = value.get("id").and_then(|id| id.as_str()).map(str::to_owned);
-        match serde_path_to_error::deserialize::<_, NodeFacts>(value) {
-            Ok(facts) => nodes.push((line, facts)),
+        match serde_path_to_error::deserialize::<_, NodeFacts>(&value) {
+            Ok(facts) => {
+                let values = owned_values(&facts, value);
+                nodes.push((line, ImportedNode { facts, values }));
+            }
             Err(error) => {
                 let error = format!("{}: {}", error.path(), error.inner());
                 errors.push(ImportLine { line, node, error });
@@ -129,6 +166,18 @@ fn read_list(body: &[u8]) -> ApiResult<Read> {
         }
     }
     Ok((nodes, errors))
+}
+
+/// The facts that a JSON object names.
+fn owned_values(facts: &NodeFacts, value: serde_json::Value) -> FactValues {
+    let serde_json::Value::Object(mut named) = value else { return FactValues::new() };
+    for fixed in ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "overridden"] {
+        named.remove(fixed);
+    }
+    if facts.boots.is_empty() {
+        named.remove("boots");
+    }
+    values_of_patch(facts, named).unwrap_or_default()
 }
 
 fn read_csv(body: &[u8]) -> Read {
@@ -150,7 +199,11 @@ fn read_csv(body: &[u8]) -> Read {
         let line = u64::try_from(row).unwrap_or(0) + 2;
         match record {
             Ok(record) => match read_row(&columns, &record) {
-                Ok(facts) => nodes.push((line, facts)),
+                Ok(facts) => {
+                    let cells = columns.iter().zip(&record);
+                    let values = cells.filter_map(|cell| value_of(&facts, cell)).collect();
+                    nodes.push((line, ImportedNode { facts, values }));
+                }
                 Err((node, error)) => errors.push(ImportLine { line, node, error }),
             },
             Err(error) => {
@@ -159,6 +212,50 @@ fn read_csv(body: &[u8]) -> Read {
         }
     }
     (nodes, errors)
+}
+
+/// The fact that a column owns, and its value; null when the cell is empty.
+fn value_of(
+    facts: &NodeFacts,
+    (column, cell): (&str, &str),
+) -> Option<(String, serde_json::Value)> {
+    let (path, value) = match column {
+        "id" => return None,
+        "cpu" | "cpu_milli" | "memory" | "memory_mib" | "disk" | "disk_mib" | "bandwidth"
+        | "bandwidth_mbps" => {
+            let Some(capacity) = facts.capacity else {
+                return Some(("capacity".to_owned(), serde_json::Value::Null));
+            };
+            let [cpu, memory, disk, bandwidth] = capacity.named();
+            let (name, amount, _) = match column.split('_').next() {
+                Some("cpu") => cpu,
+                Some("memory") => memory,
+                Some("disk") => disk,
+                _ => bandwidth,
+            };
+            (format!("capacity.{name}"), json!(amount))
+        }
+        "reserve_cpu" => {
+            ("system_reserve.cpu_milli".to_owned(), json!(facts.system_reserve.cpu_milli))
+        }
+        "reserve_memory" => {
+            ("system_reserve.memory_mib".to_owned(), json!(facts.system_reserve.memory_mib))
+        }
+        "zone" => ("zone".to_owned(), json!(facts.zone)),
+        "rack" => ("rack".to_owned(), json!(facts.rack)),
+        "capacity_type" => ("capacity_type".to_owned(), json!(facts.capacity_type)),
+        "hardware_class" => ("hardware_class".to_owned(), json!(facts.hardware_class)),
+        "instance_limit" => ("instance_limit".to_owned(), json!(facts.instance_limit)),
+        "vmm_overhead_mib" => ("vmm_overhead_mib".to_owned(), json!(facts.vmm_overhead_mib)),
+        _ => match column.split_once('.')? {
+            ("label", name) => (format!("labels.{name}"), json!(facts.labels.get(name))),
+            ("trait", name) => (format!("traits.{name}"), json!(facts.traits.get(name))),
+            ("extra", name) => (format!("extra.{name}"), json!(facts.extra.get(name))),
+            // All columns of networks are one fact.
+            _ => return Some(("networks".to_owned(), json!(facts.networks))),
+        },
+    };
+    Some((path, if cell.is_empty() { serde_json::Value::Null } else { value }))
 }
 
 /// Columns that are not parts of a name, for the error about an unknown one.

@@ -1,8 +1,10 @@
 //! `/v1/nodes`: what is known of nodes, and what operators change of them.
 
+mod adoption;
 mod agent;
 mod drains;
 mod explain;
+mod facts;
 mod import;
 
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use berth_api::select::{NodeView, Selector};
-use berth_api::{Node, NodeStateChange, Page, Role};
+use berth_api::{Node, NodeStateChange, Page};
 use berth_engine::elastic::Account;
 use berth_engine::{Amounts, NodeFacts, NodeId, NodeState, Timestamp};
 use berth_ledger::Op;
@@ -20,11 +22,11 @@ use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::HttpLimits;
-use crate::http::extract::{IfMatch, Json, OptionalJson, Path, Query, RequestContext};
+use crate::http::extract::{IfMatch, OptionalJson, Path, Query, RequestContext};
 use crate::http::list::{first_page, list_query, page_limit};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
-use berth_control::caller::{Caller, is_name};
+use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, NodeEntry};
 use berth_control::moves::drain;
 
@@ -35,7 +37,8 @@ pub(super) fn routes(limits: HttpLimits) -> Routes {
     OpenApiRouter::new()
         .merge(import)
         .routes(routes!(list))
-        .routes(routes!(get, put, patch, remove))
+        .routes(routes!(get, facts::put, facts::patch, remove))
+        .routes(routes!(facts::unset))
         .routes(routes!(cordon))
         .routes(routes!(uncordon))
         .routes(routes!(drains::begin, drains::get))
@@ -76,9 +79,20 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
     facts.heartbeat_at = Timestamp(entry.heard_at);
+    let set = facts.set_values();
+    let overridden = std::mem::take(&mut facts.overridden);
+    let policy_defaults = overridden.iter().filter_map(|(field, below)| {
+        below.policy.as_ref().map(|value| (field.clone(), value.clone()))
+    });
+    let policy_defaults = policy_defaults.collect();
+    let reported = overridden.into_iter().map(|(field, below)| (field, below.reported));
     let heard_at = jiff::Timestamp::from_second(entry.heard_at).ok();
     Node {
         facts,
+        set,
+        policy_defaults,
+        reported: reported.collect(),
+        state_message: entry.state_message(),
         generation: entry.generation,
         heard_at: heard_at.filter(|_| entry.heard_at > 0),
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
@@ -162,138 +176,6 @@ async fn get(
 ) -> ApiResult<Response> {
     control.node_for(&caller, &node)?;
     Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
-}
-
-/// Register a node, or update its facts
-///
-/// The state counts only when the node is new: later it is changed by cordon, uncordon and drain.
-#[utoipa::path(put, path = "/v1/nodes/{node}", tag = "nodes",
-    params(
-        ("node" = String, Path, description = "The node."),
-        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
-    ),
-    request_body = NodeFacts,
-    responses(
-        (status = 200, description = "Updated.", body = Node),
-        (status = 201, description = "Registered.", body = Node),
-    ))]
-async fn put(
-    RequestContext { control, caller }: RequestContext,
-    Path(node): Path<NodeId>,
-    if_match: IfMatch,
-    Json(facts): Json<NodeFacts>,
-) -> ApiResult<Response> {
-    control.node_for(&caller, &node)?;
-    if facts.id != node {
-        let value = Some(format!("{:?}", facts.id.as_str()));
-        return Err(ApiError::field("id", value, "the node that the path names"));
-    }
-    let is_new = store(&control, &caller, facts, if_match.number()?).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, &read(&control, &node).await?))
-}
-
-/// Stores facts. What happens to a node through other calls stays as it is: its state, its boots,
-/// and when it was heard. Returns whether it is new.
-pub(super) async fn store(
-    control: &ControlPlane,
-    caller: &Caller,
-    mut facts: NodeFacts,
-    expect: Option<i64>,
-) -> ApiResult<bool> {
-    check(&facts)?;
-    let now = Timestamp(control.now().as_second());
-    let known = {
-        let catalog = control.catalog.read();
-        catalog.nodes.get(&facts.id).map(|entry| (Arc::clone(&entry.facts), entry.heard_at))
-    };
-    match &known {
-        Some((old, heard_at)) => {
-            facts.state = old.state;
-            facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0).max(*heard_at));
-            if facts.boots.is_empty() {
-                facts.boots.clone_from(&old.boots);
-            }
-        }
-        None if facts.heartbeat_at.0 <= 0 => facts.heartbeat_at = now,
-        None => facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0)),
-    }
-    if caller.role == Role::Agent {
-        facts.heartbeat_at = now;
-    }
-    let (subject, node) = (facts.id.as_str().to_owned(), facts.id.clone());
-    let heard = facts.heartbeat_at.0;
-    let op = Op::PutNode { facts: Box::new(facts), expect };
-    control.administer(caller, "node.put", subject, op).await?;
-    control.record_heartbeat(&node, heard);
-    Ok(known.is_none())
-}
-
-/// Refuses facts that could not be stored.
-pub(super) fn check(facts: &NodeFacts) -> ApiResult<()> {
-    if !is_name(facts.id.as_str()) {
-        let value = Some(format!("{:?}", facts.id.as_str()));
-        return Err(ApiError::field("id", value, "1 to 200 characters, none of them control"));
-    }
-    facts.validate().map_err(|invalid| ApiError::invalid(invalid.to_string()))
-}
-
-/// Change part of a node's facts
-///
-/// A JSON merge patch (RFC 7396): what is named is replaced, null takes away.
-#[utoipa::path(patch, path = "/v1/nodes/{node}", tag = "nodes",
-    params(
-        ("node" = String, Path, description = "The node."),
-        ("If-Match" = Option<String>, Header, description = "The generation that was read."),
-    ),
-    request_body(content = Object, description = "The facts to change.", content_type = "application/json"),
-    responses((status = 200, description = "The changed node.", body = Node)))]
-async fn patch(
-    RequestContext { control, caller }: RequestContext,
-    Path(node): Path<NodeId>,
-    if_match: IfMatch,
-    Json(changes): Json<serde_json::Value>,
-) -> ApiResult<Response> {
-    let serde_json::Value::Object(changes) = changes else {
-        return Err(ApiError::invalid("the body is not an object; send the facts to change"));
-    };
-    for fixed in ["id", "state", "heartbeat_at"] {
-        if changes.contains_key(fixed) {
-            let accepted = "absent: change it by cordon, uncordon, drain or heartbeat";
-            return Err(ApiError::field(fixed, Some("set".to_owned()), accepted));
-        }
-    }
-    let expect = if_match.number()?;
-    let current = read(&control, &node).await?;
-    // Without an expectation of the caller's, the one that was just read: two patches at once must
-    // not undo each other.
-    let expect = expect.or(Some(current.generation));
-    let mut facts = serde_json::to_value(&current.facts)
-        .map_err(|error| ApiError::invalid(error.to_string()))?;
-    merge(&mut facts, serde_json::Value::Object(changes));
-    let facts = serde_json::to_vec(&facts).unwrap_or_default();
-    let facts: NodeFacts = crate::http::extract::read_json(&facts)?;
-    store(&control, &caller, facts, expect).await?;
-    Ok(tagged(StatusCode::OK, &read(&control, &node).await?))
-}
-
-/// Applies a merge patch.
-fn merge(target: &mut serde_json::Value, patch: serde_json::Value) {
-    let serde_json::Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = serde_json::Value::Object(serde_json::Map::new());
-    }
-    let serde_json::Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(&key);
-        } else {
-            merge(target.entry(key).or_insert(serde_json::Value::Null), value);
-        }
-    }
 }
 
 /// Remove a node

@@ -2,6 +2,7 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use berth_api::limits::{Limited, Meter, table};
 use berth_api::{FieldError, PolicyText};
 use berth_engine::Policy;
 use berth_engine::PolicyError;
@@ -39,6 +40,8 @@ impl FromRequest<AppState> for PolicyBody {
                 return Err(ApiError::new(status, "unsupported_media_type", title, detail));
             }
         };
+        let checked = text.check(table::POLICY_TEXT, &mut Meter::default());
+        checked.map_err(|error| error.inside("toml"))?;
         read(&text).map(Self)
     }
 }

@@ -46,7 +46,7 @@ async fn resolve_policy(control: &ControlPlane, which: PolicyRef) -> ApiResult<F
 
 fn policy(found: &FoundPolicy) -> ApiResult<Policy> {
     let stored = &found.policy;
-    let policy = Policy::from_json(&stored.body);
+    let policy = Policy::from_stored(&stored.body);
     Ok(policy.map_err(|error| {
         LedgerError::Corrupt(format!("policy {} cannot be read: {error}", stored.hash))
     })?)

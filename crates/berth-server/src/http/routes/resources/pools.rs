@@ -19,7 +19,8 @@ resource_routes! {
     get => "The pool.",
     /// Define a pool, or change its range
     ///
-    /// Values that are held stay held, whatever the new range.
+    /// A pool belongs to one tenant, or is open to all. Values that are held stay held, whatever the
+    /// new range and whoever the pool belongs to.
     put => ("Changed, or unchanged.", "Defined."),
     /// Remove a pool
     ///
@@ -36,6 +37,8 @@ fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
         quarantine_s: pool.quarantine_s,
         size: pool.size().to_string(),
         used,
+        open: pool.tenant.is_none(),
+        tenant: pool.tenant.as_deref().map(str::to_owned),
     }
 }
 
@@ -69,7 +72,21 @@ impl Resource for Pool {
             ApiError::field("range", Some(format!("{:?}", invalid.range)), invalid.accepted)
         })?;
         pool.quarantine_s = new.quarantine_s.unwrap_or(berth_ledger::Pool::DEFAULT_QUARANTINE_S);
-        let is_new = Self::find(control, caller, id).await?.is_none();
+        let old = Self::find(control, caller, id).await?;
+        let is_new = old.is_none();
+        let tenant = match (new.tenant, new.open) {
+            (Some(_), true) => {
+                return Err(ApiError::field("open", Some("true".to_owned()), "tenant or open"));
+            }
+            (Some(tenant), false) => {
+                check_name("tenant", &tenant)?;
+                Some(tenant)
+            }
+            (None, true) => None,
+            // A change of the range must not open a pool.
+            (None, false) => old.and_then(|old| old.tenant),
+        };
+        pool.tenant = tenant.as_deref().map(Text::from);
         Ok(Put { op: Op::PutPool(pool), is_new })
     }
 

@@ -106,6 +106,7 @@ async fn scale(
     check::replicas(request.replicas)?;
     change(&control, &caller, &key_of(&tenant, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
+        check::not_quarantined(now)?;
         check::single_writer(&name, Some(request.replicas), now.is_single_writer())?;
         Ok(now.changed(|next| next.replicas = Some(request.replicas)))
     })
@@ -138,6 +139,7 @@ async fn rollout(
     let tried = std::sync::Mutex::new(false);
     change(&control, &caller, &key_of(&tenant, &name), &if_match, |now| {
         let now = now.ok_or_else(|| hidden(&name))?;
+        check::not_quarantined(now)?;
         let mut kept = true;
         let next = now.changed(|next| match request.action {
             RolloutAction::Undo => kept = next.body.undo(request.to_revision),

@@ -6,7 +6,8 @@ use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
 use berth_control::attachments::volumes_of;
 use berth_control::caller::is_name;
-use berth_control::placement::request_of;
+use berth_control::placement::{apply_default_disk, request_of};
+use berth_control::workload::Definition;
 
 /// Most replicas of one workload.
 pub(super) const MOST: u32 = 100_000;
@@ -40,6 +41,7 @@ pub(super) async fn new(
     let mut request = request_of(tenant, &new.template);
     request.workload = Some(name.to_owned());
     let policy = control.catalog.policy();
+    apply_default_disk(policy.as_deref(), &new.template, &mut request);
     berth_control::elastic::classify(policy.as_deref(), &mut request, "template.elastic")?;
     request.validate().map_err(|invalid| ApiError::invalid(format!("template: {invalid}")))?;
     let mut volumes = request.volumes;
@@ -48,6 +50,14 @@ pub(super) async fn new(
     }
     single_writer(name, new.replicas, !volumes.is_empty())?;
     one_home(control, tenant, &volumes)
+}
+
+/// Refuses to change a part of a workload that exceeds a limit: it must be stored again as a whole.
+pub(super) fn not_quarantined(now: &Definition) -> ApiResult<()> {
+    let Some(excess) = &now.quarantined else { return Ok(()) };
+    let why = format!("workload {} is quarantined: {excess}", now.name());
+    let remedy = "store the whole workload again within the limit, or remove it";
+    Err(ApiError::conflict("quarantined", why).remedy(remedy))
 }
 
 /// Refuses more replicas than there may be.

@@ -54,7 +54,7 @@ fn env(
     let (tenant, name) = key;
     let audience = Audience::of(control, caller, tenant);
     let workloads = of.iter().map(|found| view::of(control, found, &audience)).collect();
-    let version = control.catalog.read().secrets.get(name.as_str()).map(ToString::to_string);
+    let version = control.catalog.read().secrets_of(tenant, name).map(ToString::to_string);
     status::env(tenant, name, version, workloads)
 }
 
