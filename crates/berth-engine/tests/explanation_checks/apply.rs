@@ -99,7 +99,9 @@ fn apply(twin: &mut Twin, asked: &mut Asked, refusal: &Refusal, fix: &Fix) -> Re
         }),
         // A rule is dropped by every member that has it; a cap or a trait is one class's own.
         Fix::Relax { filter, change, .. }
-            if filter != "cpu-cap-mixing" && !change.starts_with("ask for") =>
+            if filter != "cpu-cap-mixing"
+                && filter != "placement-constraint"
+                && !change.starts_with("ask for") =>
         {
             let changed = asked.requests.iter_mut().map(|request| relax(request, filter, change));
             let any = changed.fold(false, |any, changed| any || changed);
@@ -158,6 +160,12 @@ fn relax(request: &mut InstanceRequest, filter: &str, change: &str) -> bool {
         "not-excluded" => request.excluded_nodes.clear(),
         "networks" => request.networks.retain(|tags| tags.join(" or ") != after("drop network ")),
         "overprovision-ratios" => request.ratios = None,
+        "placement-constraint" => {
+            let selector = request.required_place.clone().expect("a where");
+            let parts = selector.parts();
+            let part = parts.iter().find(|part| format!("drop where {part}") == change);
+            request.required_place = selector.without(part.expect("a part of it"));
+        }
         "not-virtual" => request.exclude_virtual = false,
         "groups" => request.groups.retain(|group| group != after("leave group ")),
         "affinity" => request.affinity.retain(|rule| {
