@@ -47,6 +47,7 @@ pub fn openapi() -> OpenApi {
         ];
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
+            operation.operation_id = Some(operation_id(method, path));
             let answers = &mut operation.responses.responses;
             let is_page = !path.starts_with("/v1/") && path != "/openapi.json";
             let answer = if is_page { &on_a_page } else { &refused };
@@ -63,8 +64,91 @@ pub fn openapi() -> OpenApi {
     document
 }
 
+/// The name of an operation in generated clients: a verb and what it acts on, from method and path.
+///
+/// Handlers of different resources share names such as `list`; paths are unique, so these are too.
+fn operation_id(method: &str, path: &str) -> String {
+    let segments: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty() && *part != "v1").collect();
+    let is_item = segments.last().is_some_and(|last| last.starts_with('{'));
+    let nouns = segments.iter().filter(|part| !part.starts_with('{'));
+    let mut nouns: Vec<String> = nouns.map(|part| part.replace(['-', '.'], "_")).collect();
+    let Some(last) = nouns.pop() else { return "get_fleet_page".to_owned() };
+    let owners: Vec<&str> = nouns.iter().map(|noun| singular(noun)).collect();
+    let joined = |verb: &str, last: &str| {
+        let words = [verb].into_iter().chain(owners.iter().copied()).chain([last]);
+        words.collect::<Vec<_>>().join("_")
+    };
+    match (method, last.as_str()) {
+        ("POST", "placements") => "place_instances".to_owned(),
+        // Reports of an agent about its node.
+        ("POST", "migrations" | "volume_moves") => joined("report", &last),
+        ("POST", plural) if plural.ends_with('s') => joined("create", singular(plural)),
+        // `/nodes/{node}/cordon` is `cordon_node`, `/nodes/{node}/drain/cancel` `cancel_node_drain`.
+        ("POST", action) if owners.is_empty() => action.to_owned(),
+        ("POST", action) => [action].into_iter().chain(owners).collect::<Vec<_>>().join("_"),
+        ("PUT", noun) => joined("put", singular(noun)),
+        ("PATCH", noun) => joined("update", singular(noun)),
+        ("DELETE", noun) => joined("delete", singular(noun)),
+        (_, noun) if is_item => joined("get", singular(noun)),
+        (_, noun) if singular(noun) != noun || noun == "queue" => joined("list", noun),
+        (_, noun) => joined("get", noun),
+    }
+}
+
+fn singular(noun: &str) -> &str {
+    match noun {
+        "policies" => "policy",
+        "queue" => "ticket",
+        "docs" | "metrics" | "state" => noun,
+        "style_css" => noun,
+        plural => plural.strip_suffix('s').filter(|rest| !rest.ends_with('s')).unwrap_or(plural),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::operation_id;
+
+    #[test]
+    fn operations_are_named_by_a_verb_and_what_it_acts_on() {
+        let expected = [
+            ("GET", "/v1/nodes", "list_nodes"),
+            ("GET", "/v1/nodes/{node}", "get_node"),
+            ("PUT", "/v1/policies/{policy}", "put_policy"),
+            ("PATCH", "/v1/nodes/{node}", "update_node"),
+            ("DELETE", "/v1/workloads/{tenant}/{name}", "delete_workload"),
+            ("POST", "/v1/placements", "place_instances"),
+            ("POST", "/v1/tokens", "create_token"),
+            ("POST", "/v1/nodes/{node}/cordon", "cordon_node"),
+            ("POST", "/v1/nodes/{node}/drain/cancel", "cancel_node_drain"),
+            ("GET", "/v1/nodes/{node}/drain", "get_node_drain"),
+            ("GET", "/v1/nodes/{node}/assignments", "list_node_assignments"),
+            ("GET", "/v1/queue", "list_queue"),
+            ("DELETE", "/v1/queue/{id}", "delete_ticket"),
+        ];
+        for (method, path, id) in expected {
+            assert_eq!(operation_id(method, path), id, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn no_two_operations_share_an_id() {
+        let document = serde_json::to_value(super::openapi()).unwrap();
+        let mut ids = std::collections::BTreeMap::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let Some(id) = operation["operationId"].as_str() else {
+                    assert_eq!(method, "parameters", "{path} {method} has no operation id");
+                    continue;
+                };
+                let earlier = ids.insert(id.to_owned(), format!("{method} {path}"));
+                assert_eq!(earlier, None, "{id} is also {method} {path}");
+            }
+        }
+        assert!(ids.len() > 80, "{ids:#?}");
+    }
+
     #[test]
     fn every_operation_has_its_roles_and_every_link_its_schema() {
         crate::pages::assert_complete(&super::openapi());
