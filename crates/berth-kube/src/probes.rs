@@ -71,7 +71,10 @@ impl Probes {
             .route("/healthz", get(async || "ok\n"))
             .route("/livez", get(async || "ok\n"))
             .route("/readyz", get(readyz))
-            .route("/metrics", get(async move |headers: HeaderMap| encode_metrics(&registry, &headers)))
+            .route(
+                "/metrics",
+                get(async move |headers: HeaderMap| encode_metrics(&registry, &headers)),
+            )
             .merge(routes)
             .fallback(async || (StatusCode::NOT_FOUND, "not found; see /readyz and /metrics\n"))
             .method_not_allowed_fallback(async || {

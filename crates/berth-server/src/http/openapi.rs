@@ -3,7 +3,8 @@
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayItems};
+use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Schema, Type};
 
 use super::{HttpLimits, routes};
 use crate::access::{Access, ROUTES};
@@ -26,6 +27,7 @@ pub fn openapi() -> OpenApi {
     let mut document = Base::openapi();
     document.merge(routes);
     if let Some(components) = &mut document.components {
+        components.schemas.values_mut().for_each(bound_tuples);
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("token", bearer);
     }
@@ -47,7 +49,10 @@ pub fn openapi() -> OpenApi {
         ];
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
-            operation.operation_id = Some(operation_id(method, path));
+            let id = operation_id(method, path);
+            // A page may show what a route of the API returns.
+            let is_html = operation.tags.iter().flatten().any(|tag| tag == "pages");
+            operation.operation_id = Some(if is_html { format!("{id}_page") } else { id });
             let answers = &mut operation.responses.responses;
             let is_page = !path.starts_with("/v1/") && path != "/openapi.json";
             let answer = if is_page { &on_a_page } else { &refused };
@@ -64,6 +69,34 @@ pub fn openapi() -> OpenApi {
     document
 }
 
+/// States the length of tuples as the length of an array: `items: false` is valid, but generators of
+/// clients reject the whole document because of it.
+fn bound_tuples(schema: &mut RefOr<Schema>) {
+    let RefOr::T(schema) = schema else { return };
+    match schema {
+        Schema::Array(array) => {
+            if matches!(array.items, ArrayItems::False) {
+                array.min_items = Some(array.prefix_items.len());
+                array.max_items = array.min_items;
+                array.items = ArrayItems::RefOrSchema(Box::new(RefOr::T(Schema::default())));
+            }
+            if let ArrayItems::RefOrSchema(items) = &mut array.items {
+                bound_tuples(items);
+            }
+        }
+        Schema::Object(object) => {
+            object.properties.values_mut().for_each(bound_tuples);
+            if let Some(AdditionalProperties::RefOr(values)) = object.additional_properties.as_deref_mut() {
+                bound_tuples(values);
+            }
+        }
+        Schema::OneOf(any) => any.items.iter_mut().for_each(bound_tuples),
+        Schema::AllOf(all) => all.items.iter_mut().for_each(bound_tuples),
+        Schema::AnyOf(any) => any.items.iter_mut().for_each(bound_tuples),
+        _ => {}
+    }
+}
+
 /// The name of an operation in generated clients: a verb and what it acts on, from method and path.
 ///
 /// Handlers of different resources share names such as `list`; paths are unique, so these are too.
@@ -73,7 +106,7 @@ fn operation_id(method: &str, path: &str) -> String {
     let is_item = segments.last().is_some_and(|last| last.starts_with('{'));
     let nouns = segments.iter().filter(|part| !part.starts_with('{'));
     let mut nouns: Vec<String> = nouns.map(|part| part.replace(['-', '.'], "_")).collect();
-    let Some(last) = nouns.pop() else { return "get_fleet_page".to_owned() };
+    let Some(last) = nouns.pop() else { return "get_fleet".to_owned() };
     let owners: Vec<&str> = nouns.iter().map(|noun| singular(noun)).collect();
     let joined = |verb: &str, last: &str| {
         let words = [verb].into_iter().chain(owners.iter().copied()).chain([last]);
@@ -147,6 +180,12 @@ mod tests {
             }
         }
         assert!(ids.len() > 80, "{ids:#?}");
+    }
+
+    #[test]
+    fn no_schema_uses_what_generators_of_clients_reject() {
+        let text = serde_json::to_string(&super::openapi()).unwrap();
+        assert!(text.contains(r#""prefixItems""#) && !text.contains(r#""items":false"#));
     }
 
     #[test]

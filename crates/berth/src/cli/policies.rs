@@ -15,8 +15,8 @@ use super::policies_live;
 use super::resource::{NameArg, Resource, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
-    Cell, CmdResult, Column, Failure, Format, Global, Output, RawJson, Session, Table, Tone, age, columns,
-    decode, file,
+    Cell, CmdResult, Column, Failure, Format, Global, Output, RawJson, Session, Table, Tone, age,
+    columns, decode, file,
 };
 
 /// Manage placement policies.
