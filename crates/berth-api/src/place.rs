@@ -277,7 +277,6 @@ pub struct PlacedInstance {
 
 /// A slot of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = PlacedSeat)]
 pub struct PlacedSlot {
     /// The workload's revision.
     pub revision: i64,

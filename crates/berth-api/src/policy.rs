@@ -24,7 +24,7 @@ pub struct StoredPolicy {
     pub hash: String,
     /// Whether it is in force.
     pub active: bool,
-    /// When it was stored; absent for one that was only validated.
+    /// When it was stored; absent for one that is not stored: built in, or only validated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_at: Option<Timestamp>,
     /// Its content.

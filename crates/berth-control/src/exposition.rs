@@ -100,7 +100,7 @@ impl Collector for StateCollector {
     }
 }
 
-/// The metrics in Prometheus' text format, without the line that ends it.
+/// The metrics as OpenMetrics, without the line that ends it.
 #[must_use]
 pub fn metrics_text(control: &Arc<ControlPlane>) -> String {
     let mut registry = Registry::with_prefix("berth");

@@ -25,6 +25,7 @@ mod liveness;
 mod loop_runner;
 mod maintenance;
 pub mod metrics;
+pub mod metrics_format;
 pub mod moves;
 pub mod placement;
 mod placer;

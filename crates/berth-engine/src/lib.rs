@@ -46,6 +46,6 @@ pub use plan::{
     RebalancePlan, RebalanceTerms, StopReason,
 };
 pub use policy::Policy;
-pub use policy_document::{BUILTIN_POLICIES, PolicyError};
+pub use policy_document::{BUILTIN_POLICIES, PolicyError, PolicyProblem};
 pub use prepared_request::Notice;
 pub use reference::policy_reference;

@@ -7,19 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use berth_control::metrics_format::MetricsFormat;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::http_server::{self, Limits};
-
-/// The content type that Prometheus expects.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long a client may take to send a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +71,10 @@ impl Probes {
             .route("/healthz", get(async || "ok\n"))
             .route("/livez", get(async || "ok\n"))
             .route("/readyz", get(readyz))
-            .route("/metrics", get(async move || encode_metrics(&registry)))
+            .route(
+                "/metrics",
+                get(async move |headers: HeaderMap| encode_metrics(&registry, &headers)),
+            )
             .merge(routes)
             .fallback(async || (StatusCode::NOT_FOUND, "not found; see /readyz and /metrics\n"))
             .method_not_allowed_fallback(async || {
@@ -84,10 +85,12 @@ impl Probes {
     }
 }
 
-fn encode_metrics(registry: &Registry) -> Response {
+fn encode_metrics(registry: &Registry, headers: &HeaderMap) -> Response {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    let format = MetricsFormat::accepted(accept);
     let mut body = String::new();
     match encode(&mut body, registry) {
-        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], body).into_response(),
+        Ok(()) => ([(CONTENT_TYPE, format.content_type())], format.render(body)).into_response(),
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed to encode metrics\n").into_response(),
     }
 }

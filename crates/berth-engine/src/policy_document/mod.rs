@@ -3,6 +3,7 @@
 //! Every error names the key, the value and what would be accepted.
 
 mod builtin;
+mod problems;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::score::SCORERS;
 
 pub use builtin::BUILTIN_POLICIES;
 pub(crate) use builtin::BUILTINS;
+pub use problems::PolicyProblem;
 pub(crate) use settings::settings;
 
 /// A policy that cannot be used.
@@ -129,7 +131,7 @@ impl Policy {
             }
         }
         let read = serde_json::from_value::<Document>(stored);
-        read.map_err(syntax).and_then(check)
+        read.map_err(syntax).and_then(|document| check(document).map_err(first))
     }
 
     /// The weight of one scorer in thousandths; zero when it is not used.
@@ -139,6 +141,13 @@ impl Policy {
         used.map_or(0, |(_, weight)| *weight)
     }
 
+    /// The policy as a TOML file that can be edited and stored again.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Plain data with text keys always has a TOML form.
+        toml::to_string_pretty(&document(self)).unwrap_or_default()
+    }
+
     /// The canonical text: the same policy always gives the same bytes.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -146,24 +155,42 @@ impl Policy {
     }
 }
 
-/// Checks a policy that somebody wrote: it cannot go without a rule that every policy has.
+/// The policy that somebody wrote, or the first error in it.
 fn check_written(document: Document) -> Result<Policy, PolicyError> {
-    if !document.filters.cpu_within_host {
-        return Err(out_of_range("filters.cpu_within_host", "false", "true"));
-    }
-    check(document)
+    check_all_written(document).map_err(first)
 }
 
-fn check(mut document: Document) -> Result<Policy, PolicyError> {
+/// The same, or every error: such a policy cannot go without a rule that every policy has.
+fn check_all_written(document: Document) -> Result<Policy, Vec<PolicyError>> {
+    let within_host = document.filters.cpu_within_host;
+    let checked = check(document);
+    if within_host {
+        return checked;
+    }
+    let mut errors = checked.err().unwrap_or_default();
+    errors.push(out_of_range("filters.cpu_within_host", "false", "true"));
+    Err(errors)
+}
+
+fn first(errors: Vec<PolicyError>) -> PolicyError {
+    errors.into_iter().next().unwrap_or_else(|| out_of_range("policy", "empty", "a policy"))
+}
+
+/// The policy of a document, or every error in it.
+fn check(mut document: Document) -> Result<Policy, Vec<PolicyError>> {
     // The same policy however its list is written.
     document.filters.off.sort_unstable();
     document.filters.off.dedup();
+    let mut errors = Vec::new();
     if document.name.is_empty() {
-        return Err(out_of_range("name", "empty", "at least one character"));
+        errors.push(out_of_range("name", "empty", "at least one character"));
     }
-    let weights = check_weights(&document.scores)?;
-    let off = check_off(&document.filters)?;
-    check_numbers(&document)?;
+    let weights = check_weights(&document.scores, &mut errors);
+    let off = check_off(&document.filters, &mut errors);
+    check_numbers(&document, &mut errors);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
     let mut policy = Policy {
         name: document.name,
         combine: document.combine,
@@ -180,29 +207,34 @@ fn check(mut document: Document) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-fn check_weights(scores: &BTreeMap<String, f64>) -> Result<Vec<(ScorerId, u32)>, PolicyError> {
+fn check_weights(
+    scores: &BTreeMap<String, f64>,
+    errors: &mut Vec<PolicyError>,
+) -> Vec<(ScorerId, u32)> {
     let mut weights = Vec::new();
     for (name, &weight) in scores {
-        let id = ScorerId::named(name).ok_or_else(|| PolicyError::UnknownName {
-            key: format!("scores.{name}"),
-            value: name.clone(),
-            accepted: SCORERS.map(|scorer| scorer.name).join(", "),
-        })?;
-        let permille = permille(weight).ok_or_else(|| {
-            let accepted = format!("0 to {} with at most three decimals", Policy::MAX_WEIGHT);
-            out_of_range(&format!("scores.{name}"), weight, &accepted)
-        })?;
-        if permille > 0 {
-            weights.push((id, permille));
+        let key = format!("scores.{name}");
+        match (ScorerId::named(name), permille(weight)) {
+            (None, _) => errors.push(PolicyError::UnknownName {
+                key,
+                value: name.clone(),
+                accepted: SCORERS.map(|scorer| scorer.name).join(", "),
+            }),
+            (Some(_), None) => {
+                let accepted = format!("0 to {} with at most three decimals", Policy::MAX_WEIGHT);
+                errors.push(out_of_range(&key, weight, &accepted));
+            }
+            (Some(_), Some(0)) => {}
+            (Some(id), Some(permille)) => weights.push((id, permille)),
         }
     }
     weights.sort_unstable();
     let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
     if sum > Policy::MAX_WEIGHT_SUM * 1000 {
         let accepted = format!("at most {} in sum", Policy::MAX_WEIGHT_SUM);
-        return Err(out_of_range("scores", format!("{} in sum", sum / 1000), &accepted));
+        errors.push(out_of_range("scores", format!("{} in sum", sum / 1000), &accepted));
     }
-    Ok(weights)
+    weights
 }
 
 /// A weight as written, in thousandths. The only floats in this crate: they end here, before any
@@ -216,18 +248,19 @@ fn permille(weight: f64) -> Option<u32> {
     (in_range && is_whole).then(|| scaled.round() as u32)
 }
 
-fn check_off(filters: &FilterSettings) -> Result<u64, PolicyError> {
+fn check_off(filters: &FilterSettings, errors: &mut Vec<PolicyError>) -> u64 {
     let mut off = 0;
     for name in &filters.off {
-        let id = FilterId::named(name).filter(|id| id.filter().is_optional());
-        let unknown = || PolicyError::UnknownName {
-            key: "filters.off".to_owned(),
-            value: name.clone(),
-            accepted: OPTIONAL_FILTERS.join(", "),
-        };
-        off |= id.ok_or_else(unknown)?.bit();
+        match FilterId::named(name).filter(|id| id.filter().is_optional()) {
+            Some(id) => off |= id.bit(),
+            None => errors.push(PolicyError::UnknownName {
+                key: "filters.off".to_owned(),
+                value: name.clone(),
+                accepted: OPTIONAL_FILTERS.join(", "),
+            }),
+        }
     }
-    Ok(off)
+    off
 }
 
 /// Numbers with a range: key, value, least and most.
@@ -248,58 +281,56 @@ fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u
     ]
 }
 
-fn check_numbers(document: &Document) -> Result<(), PolicyError> {
+fn check_numbers(document: &Document, errors: &mut Vec<PolicyError>) {
     let options = &document.options;
     for (key, value, least, most) in ranged(&document.filters, options) {
         if !(least..=most).contains(&value) {
-            return Err(out_of_range(key, value, &format!("{least} to {most}")));
+            errors.push(out_of_range(key, value, &format!("{least} to {most}")));
         }
     }
     if let (CpuRule::Hard, Some(ceiling)) =
         (document.filters.cpu, document.filters.cpu_ceiling_permille)
     {
         let accepted = "none with cpu = \"hard\", which is the same as 1000";
-        return Err(out_of_range("filters.cpu_ceiling_permille", ceiling, accepted));
+        errors.push(out_of_range("filters.cpu_ceiling_permille", ceiling, accepted));
     }
     let elastic = document.elastic.ranged().into_iter();
     for (key, value, least, most) in elastic.chain(document.defaults.ranged()) {
         if !(least..=most).contains(&value) {
-            return Err(out_of_range(&key, value, &format!("{least} to {most}")));
+            errors.push(out_of_range(&key, value, &format!("{least} to {most}")));
         }
     }
     if document.elastic.nodes.len() > ElasticSettings::MAX_RULES {
         let accepted = format!("at most {} rules", ElasticSettings::MAX_RULES);
-        return Err(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
+        errors.push(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
     }
-    check_defaults(&document.defaults)?;
+    check_defaults(&document.defaults, errors);
     if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
         let accepted = format!("1 to {MAX_SHAPES} shapes");
-        return Err(out_of_range("options.shapes", options.shapes.len(), &accepted));
+        errors.push(out_of_range("options.shapes", options.shapes.len(), &accepted));
     }
     for (place, shape) in options.shapes.iter().enumerate() {
         for (name, value, _) in shape.named() {
             if value > Amounts::MAX {
                 let key = format!("options.shapes[{place}].{name}");
-                return Err(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
+                errors.push(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
             }
         }
     }
-    Ok(())
 }
 
-fn check_defaults(defaults: &Defaults) -> Result<(), PolicyError> {
+fn check_defaults(defaults: &Defaults, errors: &mut Vec<PolicyError>) {
     if defaults.nodes.len() > Defaults::MAX_RULES {
         let accepted = format!("at most {} rules", Defaults::MAX_RULES);
-        return Err(out_of_range("defaults.nodes", defaults.nodes.len(), &accepted));
+        errors.push(out_of_range("defaults.nodes", defaults.nodes.len(), &accepted));
     }
     for (key, pool) in defaults.pools() {
         let length = pool.chars().count();
         if !(1..=200).contains(&length) || pool.chars().any(char::is_control) {
             let accepted = "the name of a pool: 1 to 200 characters, none of them control";
-            return Err(out_of_range(&key, format!("{pool:?}"), accepted));
+            errors.push(out_of_range(&key, format!("{pool:?}"), accepted));
         }
     }
-    Ok(())
 }
 
 fn out_of_range(key: &str, value: impl std::fmt::Display, accepted: &str) -> PolicyError {
@@ -339,7 +370,7 @@ impl Serialize for Policy {
 
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        check(Document::deserialize(input)?).map_err(D::Error::custom)
+        check(Document::deserialize(input)?).map_err(first).map_err(D::Error::custom)
     }
 }
 
@@ -452,5 +483,9 @@ mod tests {
         let other = Policy::from_toml("name='p'\n[scores]\nmemory-pack=2.001").unwrap();
         assert_ne!(a.hash, other.hash);
         assert_eq!(Policy::from_json(&a.to_json()).unwrap(), a, "the canonical text reads back");
+        for name in BUILTIN_POLICIES {
+            let policy = Policy::builtin(name).unwrap();
+            assert_eq!(Policy::from_toml(&policy.to_toml()).unwrap(), policy, "as a file: {name}");
+        }
     }
 }

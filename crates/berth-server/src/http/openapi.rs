@@ -3,7 +3,8 @@
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayItems};
+use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Schema, Type};
 
 use super::{HttpLimits, routes};
 use crate::access::{Access, ROUTES};
@@ -26,6 +27,7 @@ pub fn openapi() -> OpenApi {
     let mut document = Base::openapi();
     document.merge(routes);
     if let Some(components) = &mut document.components {
+        components.schemas.values_mut().for_each(bound_tuples);
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("token", bearer);
     }
@@ -47,6 +49,10 @@ pub fn openapi() -> OpenApi {
         ];
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
+            let id = operation_id(method, path);
+            // A page may show what a route of the API returns.
+            let is_html = operation.tags.iter().flatten().any(|tag| tag == "pages");
+            operation.operation_id = Some(if is_html { format!("{id}_page") } else { id });
             let answers = &mut operation.responses.responses;
             let is_page = !path.starts_with("/v1/") && path != "/openapi.json";
             let answer = if is_page { &on_a_page } else { &refused };
@@ -64,8 +70,125 @@ pub fn openapi() -> OpenApi {
     document
 }
 
+/// States the length of tuples as the length of an array: `items: false` is valid, but generators of
+/// clients reject the whole document because of it.
+fn bound_tuples(schema: &mut RefOr<Schema>) {
+    let RefOr::T(schema) = schema else { return };
+    match schema {
+        Schema::Array(array) => {
+            if matches!(array.items, ArrayItems::False) {
+                array.min_items = Some(array.prefix_items.len());
+                array.max_items = array.min_items;
+                array.items = ArrayItems::RefOrSchema(Box::new(RefOr::T(Schema::default())));
+            }
+            if let ArrayItems::RefOrSchema(items) = &mut array.items {
+                bound_tuples(items);
+            }
+        }
+        Schema::Object(object) => {
+            object.properties.values_mut().for_each(bound_tuples);
+            if let Some(AdditionalProperties::RefOr(values)) = object.additional_properties.as_deref_mut() {
+                bound_tuples(values);
+            }
+        }
+        Schema::OneOf(any) => any.items.iter_mut().for_each(bound_tuples),
+        Schema::AllOf(all) => all.items.iter_mut().for_each(bound_tuples),
+        Schema::AnyOf(any) => any.items.iter_mut().for_each(bound_tuples),
+        _ => {}
+    }
+}
+
+/// The name of an operation in generated clients: a verb and what it acts on, from method and path.
+///
+/// Handlers of different resources share names such as `list`; paths are unique, so these are too.
+fn operation_id(method: &str, path: &str) -> String {
+    let segments: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty() && *part != "v1").collect();
+    let is_item = segments.last().is_some_and(|last| last.starts_with('{'));
+    let nouns = segments.iter().filter(|part| !part.starts_with('{'));
+    let mut nouns: Vec<String> = nouns.map(|part| part.replace(['-', '.'], "_")).collect();
+    let Some(last) = nouns.pop() else { return "get_fleet".to_owned() };
+    let owners: Vec<&str> = nouns.iter().map(|noun| singular(noun)).collect();
+    let joined = |verb: &str, last: &str| {
+        let words = [verb].into_iter().chain(owners.iter().copied()).chain([last]);
+        words.collect::<Vec<_>>().join("_")
+    };
+    match (method, last.as_str()) {
+        ("POST", "placements") => "place_instances".to_owned(),
+        // Reports of an agent about its node.
+        ("POST", "migrations" | "volume_moves") => joined("report", &last),
+        ("POST", plural) if plural.ends_with('s') => joined("create", singular(plural)),
+        // `/nodes/{node}/cordon` is `cordon_node`, `/nodes/{node}/drain/cancel` `cancel_node_drain`.
+        ("POST", action) if owners.is_empty() => action.to_owned(),
+        ("POST", action) => [action].into_iter().chain(owners).collect::<Vec<_>>().join("_"),
+        ("PUT", noun) => joined("put", singular(noun)),
+        ("PATCH", noun) => joined("update", singular(noun)),
+        ("DELETE", noun) => joined("delete", singular(noun)),
+        (_, noun) if is_item => joined("get", singular(noun)),
+        (_, noun) if singular(noun) != noun || noun == "queue" => joined("list", noun),
+        (_, noun) => joined("get", noun),
+    }
+}
+
+fn singular(noun: &str) -> &str {
+    match noun {
+        "policies" => "policy",
+        "queue" => "ticket",
+        "docs" | "metrics" | "state" => noun,
+        "style_css" => noun,
+        plural => plural.strip_suffix('s').filter(|rest| !rest.ends_with('s')).unwrap_or(plural),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::operation_id;
+
+    #[test]
+    fn operations_are_named_by_a_verb_and_what_it_acts_on() {
+        let expected = [
+            ("GET", "/v1/nodes", "list_nodes"),
+            ("GET", "/v1/nodes/{node}", "get_node"),
+            ("PUT", "/v1/policies/{policy}", "put_policy"),
+            ("PATCH", "/v1/nodes/{node}", "update_node"),
+            ("DELETE", "/v1/workloads/{tenant}/{name}", "delete_workload"),
+            ("POST", "/v1/placements", "place_instances"),
+            ("POST", "/v1/tokens", "create_token"),
+            ("POST", "/v1/nodes/{node}/cordon", "cordon_node"),
+            ("POST", "/v1/nodes/{node}/drain/cancel", "cancel_node_drain"),
+            ("GET", "/v1/nodes/{node}/drain", "get_node_drain"),
+            ("GET", "/v1/nodes/{node}/assignments", "list_node_assignments"),
+            ("GET", "/v1/queue", "list_queue"),
+            ("DELETE", "/v1/queue/{id}", "delete_ticket"),
+        ];
+        for (method, path, id) in expected {
+            assert_eq!(operation_id(method, path), id, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn no_two_operations_share_an_id() {
+        let document = serde_json::to_value(super::openapi()).unwrap();
+        let mut ids = std::collections::BTreeMap::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let Some(id) = operation["operationId"].as_str() else {
+                    assert_eq!(method, "parameters", "{path} {method} has no operation id");
+                    continue;
+                };
+                let earlier = ids.insert(id.to_owned(), format!("{method} {path}"));
+                assert_eq!(earlier, None, "{id} is also {method} {path}");
+            }
+        }
+        assert!(ids.len() > 80, "{ids:#?}");
+    }
+
+    #[test]
+    fn no_schema_uses_what_generators_of_clients_reject() {
+        let text = serde_json::to_string(&super::openapi()).unwrap();
+        assert!(text.contains(r#""prefixItems""#) && !text.contains(r#""items":false"#));
+    }
+
     #[test]
     fn every_operation_has_its_roles_and_every_link_its_schema() {
         crate::pages::assert_complete(&super::openapi());

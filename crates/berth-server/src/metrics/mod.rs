@@ -83,7 +83,7 @@ impl HttpMetrics {
         self.request_seconds.get_or_create(&StageLabel { stage }).observe(took.as_secs_f64());
     }
 
-    /// All metrics of the server, in Prometheus' text format.
+    /// All metrics of the server, as OpenMetrics.
     #[must_use]
     pub fn text(&self, control: &Arc<ControlPlane>) -> String {
         let mut text = String::new();

@@ -15,20 +15,20 @@ use super::policies_live;
 use super::resource::{NameArg, Resource, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
-    Cell, CmdResult, Column, Failure, Global, Output, RawJson, Session, Table, Tone, age, columns,
-    decode, file,
+    Cell, CmdResult, Column, Failure, Format, Global, Output, RawJson, Session, Table, Tone, age,
+    columns, decode, file,
 };
 
 /// Manage placement policies.
 #[derive(Subcommand, Debug)]
 #[command(visible_alias = "policy", after_help = EXAMPLES)]
 pub(crate) enum Policies {
-    /// List stored policies.
+    /// List policies, stored and built in.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth policies list")]
     List,
-    /// Show a policy.
+    /// Show a policy. `-o toml` prints a file that can be edited and stored again.
     #[command(
-        after_help = "Examples:\n  berth policies show balanced\n  berth policies show mine.toml -o yaml"
+        after_help = "Examples:\n  berth policies show balanced\n  berth policies show active -o toml > mine.toml"
     )]
     Show(NameArg<StoredPolicy>),
     /// Validate a policy file without storing it.
@@ -59,7 +59,8 @@ pub(crate) enum Policies {
 
 const EXAMPLES: &str = "\
 Examples:
-  berth policies diff balanced mine.toml
+  berth policies show active -o toml > mine.toml
+  berth policies diff active mine.toml
   berth policies put mine.toml --activate
   berth policies rollback
 
@@ -107,7 +108,7 @@ impl Resource for StoredPolicy {
         "HASH" => policy.hash.as_str(),
         "NAME" => policy.name.as_str(),
         "ACTIVE" => policy.active.then(|| Cell::with_tone("yes", Tone::Good)),
-        "STORED" => policy.stored_at.map(age),
+        "STORED" => policy.stored_at.map_or_else(|| "built in".to_owned(), age),
     ];
 
     fn fields(&self) -> Vec<(&'static str, String)> {
@@ -141,6 +142,10 @@ impl Policies {
             Self::List => session.list::<StoredPolicy>(&[], None).await,
             Self::Show(arg) => {
                 let policy = find(session, &arg.name).await?;
+                if out.format == Format::Toml {
+                    out.line(toml_of(&policy)?.trim_end());
+                    return Ok(());
+                }
                 if out.is_data() {
                     return out.data(&policy);
                 }
@@ -229,6 +234,11 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
     let invalid = |error: PolicyError| Failure::usage(error.to_string());
     if is_file(text) {
         let text = file::text(Path::new(text))?;
+        let problems = EnginePolicy::problems_in_toml(&text);
+        if !problems.is_empty() {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Err(Failure::usage(lines.join("\n")));
+        }
         return to_unstored(&EnginePolicy::from_toml(&text).map_err(invalid)?);
     }
     match session.get(&path_of::<StoredPolicy>(text), &[]).await {
@@ -243,6 +253,15 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
         )),
         Err(failure) => Err(failure),
     }
+}
+
+/// A policy as a file that can be edited and stored again.
+fn toml_of(policy: &StoredPolicy) -> CmdResult<String> {
+    let read = EnginePolicy::from_json(&policy.body.to_string());
+    let read = read.map_err(|error| {
+        Failure::usage(format!("this version of berth cannot read the policy: {error}"))
+    })?;
+    Ok(read.to_toml())
 }
 
 /// A policy that the server has not stored.

@@ -18,7 +18,7 @@ mod text;
 
 pub(crate) use amount_fields::{resolve_instance_units, resolve_node_units};
 pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
-pub(crate) use output::{Output, confirm, style};
+pub(crate) use output::{Format, Output, confirm, style};
 pub(crate) use private::{create_private_dir, create_private_file, write_private_file};
 pub(crate) use session::{
     DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, partition,

@@ -44,11 +44,18 @@ pub(crate) enum Format {
     Wide,
     Json,
     Yaml,
+    /// For what is written in TOML: policies.
+    Toml,
 }
 
 impl Format {
-    const NAMES: [(&str, Self); 4] =
-        [("table", Self::Table), ("wide", Self::Wide), ("json", Self::Json), ("yaml", Self::Yaml)];
+    const NAMES: [(&str, Self); 5] = [
+        ("table", Self::Table),
+        ("wide", Self::Wide),
+        ("json", Self::Json),
+        ("yaml", Self::Yaml),
+        ("toml", Self::Toml),
+    ];
 
     /// Parses a format by name. The values have no help of their own, which would make every help
     /// text long.
@@ -72,7 +79,7 @@ pub(crate) struct Output {
 impl Output {
     /// Whether the output is for scripts.
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.format, Format::Json | Format::Yaml)
+        matches!(self.format, Format::Json | Format::Yaml | Format::Toml)
     }
 
     /// Whether tables have their additional columns.
@@ -80,8 +87,12 @@ impl Output {
         self.format == Format::Wide
     }
 
-    /// Prints a value as JSON or YAML.
+    /// Prints a value as JSON or YAML. Results have no TOML form, except for policies.
     pub(crate) fn data<T: Serialize + ?Sized>(&self, value: &T) -> CmdResult {
+        if self.format == Format::Toml {
+            let accepted = "only `berth policies show` prints TOML; use -o json or -o yaml";
+            return Err(Failure::usage(accepted));
+        }
         // Through `Document`, which keeps the order of keys that the server sent.
         let document: Document = serde_json::from_str(&serde_json::to_string(value)?)?;
         let text = if self.format == Format::Yaml {

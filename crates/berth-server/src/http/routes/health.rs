@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use berth_api::WhoAmI;
-use http::header;
+use http::{HeaderMap, header};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,6 +14,7 @@ use crate::problem::{ApiError, ApiResult};
 use crate::state::AppState;
 use berth_control::ControlPlane;
 use berth_control::caller::Caller;
+use berth_control::metrics_format::MetricsFormat;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -47,13 +48,15 @@ async fn readyz(State(control): State<Arc<ControlPlane>>) -> ApiResult<&'static 
 
 /// Read the metrics
 ///
-/// In Prometheus' text format.
+/// In Prometheus' text format, or as OpenMetrics for clients that accept it.
 #[utoipa::path(get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String)))]
-async fn metrics(State(state): State<AppState>) -> Response {
-    let text = state.metrics.text(&state.control);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    responses((status = 200, description = "The metrics.", content(
+        (String = "text/plain"), (String = "application/openmetrics-text")))))]
+async fn metrics(State(state): State<AppState>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let format = MetricsFormat::accepted(accept);
+    let text = format.render(state.metrics.text(&state.control));
+    ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
 /// Who am I?

@@ -48,19 +48,27 @@ impl FromRequest<AppState> for PolicyBody {
 
 /// Reads a policy in TOML.
 pub(super) fn read(text: &str) -> ApiResult<Policy> {
-    let policy = Policy::from_toml(text).map_err(|error| {
-        let detail = error.to_string();
-        let (field, value, accepted) = match error {
-            PolicyError::Syntax { .. } => return ApiError::invalid(detail),
-            PolicyError::OutOfRange { key, value, accepted }
-            | PolicyError::UnknownName { key, value, accepted } => (key, value, accepted),
-        };
-        let field = FieldError { field, value: Some(value), accepted };
-        ApiError::invalid(detail).with_field(field)
+    let policy = Policy::from_toml(text).map_err(|first| {
+        let problems = Policy::problems_in_toml(text);
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let detail = if lines.is_empty() { first.to_string() } else { lines.join("\n") };
+        let fields = problems.into_iter().filter_map(|problem| field_error(problem.error));
+        fields.fold(ApiError::invalid(detail), ApiError::with_field)
     })?;
     let name = policy.name();
     if !is_policy_name(name) {
         return Err(ApiError::field("name", Some(format!("{name:?}")), ACCEPTED_NAMES));
     }
     Ok(policy)
+}
+
+/// The field that an error is about; none if the text could not be read that far.
+fn field_error(error: PolicyError) -> Option<FieldError> {
+    match error {
+        PolicyError::Syntax { .. } => None,
+        PolicyError::OutOfRange { key, value, accepted }
+        | PolicyError::UnknownName { key, value, accepted } => {
+            Some(FieldError { field: key, value: Some(value), accepted })
+        }
+    }
 }

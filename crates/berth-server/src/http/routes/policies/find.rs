@@ -1,4 +1,4 @@
-//! Which policy is resolve_policy.
+//! Finds a policy by what a caller named.
 
 use berth_api::StoredPolicy;
 use berth_engine::BUILTIN_POLICIES;
@@ -26,6 +26,11 @@ impl FoundPolicy {
         Self { policy, is_stored: false }
     }
 
+    /// The order in which policies are listed.
+    pub(super) fn key(&self) -> (&str, &str) {
+        (&self.policy.name, &self.policy.hash)
+    }
+
     /// The same as callers see it.
     pub(super) fn view(self) -> ApiResult<StoredPolicy> {
         let policy = self.policy;
@@ -47,6 +52,18 @@ pub(super) async fn all(control: &ControlPlane) -> ApiResult<Vec<berth_ledger::S
     Ok(control.read(Ledger::policies).await?)
 }
 
+/// All that are stored, and those that come with Berth, in order of name and hash.
+pub(super) async fn all_with_builtins(control: &ControlPlane) -> ApiResult<Vec<FoundPolicy>> {
+    let stored = all(control).await?;
+    let builtins = BUILTIN_POLICIES.iter().filter_map(|name| Policy::builtin(name).ok());
+    let builtins = builtins.map(|policy| FoundPolicy::not_stored(&policy));
+    let is_new = |found: &FoundPolicy| stored.iter().all(|it| it.hash != found.policy.hash);
+    let mut found: Vec<FoundPolicy> = builtins.filter(is_new).collect();
+    found.extend(stored.into_iter().map(|policy| FoundPolicy { policy, is_stored: true }));
+    found.sort_by(|a, b| a.key().cmp(&b.key()));
+    Ok(found)
+}
+
 /// The one in force.
 pub(super) async fn active_policy(
     control: &ControlPlane,
@@ -54,7 +71,7 @@ pub(super) async fn active_policy(
     Ok(all(control).await?.into_iter().find(|policy| policy.active))
 }
 
-/// The policy that is resolve_policy: `active`, a hash, a name, the beginning of a hash, or one that comes
+/// The policy that a caller named: `active`, a hash, a name, the beginning of a hash, or one that comes
 /// with Berth.
 pub(super) async fn find(control: &ControlPlane, which: &str) -> ApiResult<FoundPolicy> {
     let stored = all(control).await?;

@@ -26,7 +26,7 @@ use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::{ControlPlane, unexpected};
 use body::PolicyBody;
-use find::{FoundPolicy, active_policy, all, find};
+use find::{FoundPolicy, active_policy, all, all_with_builtins, find};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -44,9 +44,10 @@ fn tagged(status: StatusCode, policy: &StoredPolicy) -> Response {
     (status, [(header::ETAG, etag)], axum::Json(policy)).into_response()
 }
 
-/// List stored policies
+/// List policies
 ///
-/// In order of name and hash. Those that come with Berth are listed once they were in force.
+/// Those that are stored and those that come with Berth, in order of name and hash. A policy without
+/// `stored_at` is not stored yet; activating it stores it.
 #[utoipa::path(get, path = "/v1/policies", tag = "policies", params(PageQuery),
     responses((status = 200, description = "Policies.", body = Page<StoredPolicy>)))]
 async fn list(
@@ -60,13 +61,10 @@ async fn list(
         Some((cursor, None)) => return Err(invalid_cursor(cursor)),
         None => None,
     };
-    let found = all(&control).await?.into_iter().filter(|found| {
-        after.as_ref().is_none_or(|(name, hash)| (&found.name, &found.hash) > (name, hash))
+    let found = all_with_builtins(&control).await?.into_iter().filter(|found| {
+        after.as_ref().is_none_or(|(name, hash)| found.key() > (name.as_str(), hash.as_str()))
     });
-    let named = found.map(|found| {
-        let cursor = format!("{}.{}", found.hash, found.name);
-        (cursor, FoundPolicy { policy: found, is_stored: true })
-    });
+    let named = found.map(|found| (format!("{}.{}", found.policy.hash, found.policy.name), found));
     let page = first_page(named, limit);
     let items = page.items.into_iter().map(FoundPolicy::view).collect::<ApiResult<Vec<_>>>()?;
     Ok(axum::Json(Page { items, next: page.next }))
