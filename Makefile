@@ -119,7 +119,7 @@ $(PEERS_VENV)/ready: bench/peers/requirements.txt
 
 .PHONY: soak
 soak: nextest postgres ## Run property tests with many more cases, 200 kills, ten minutes of random work
-	PROPTEST_CASES=20000 cargo nextest run --release --package berth-engine
+	PROPTEST_CASES=20000 BERTH_EXPLANATIONS=5000 cargo nextest run --release --package berth-engine
 	BERTH_SOAK_SECONDS=600 cargo nextest run --release --package berth-conformance
 	cargo nextest run --release --package berth-ledger --run-ignored only --no-capture
 	cargo nextest run --release --package berth-engine --run-ignored only --no-capture

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
-    Allocation, Claim, ClaimKey, EventBody, LedgerError, NodeVersion, Role, SnapshotItem, Spec,
-    Text,
+    Allocation, Claim, ClaimKey, ClaimState, EventBody, LedgerError, NodeVersion, Role,
+    SnapshotItem, Spec, Text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -155,7 +155,21 @@ impl FleetReplica {
             self.slots.take(id, key, slot.in_workload());
         }
         let name = claim.name.as_deref();
-        self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))
+        self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))?;
+        self.note_leaving(claim.key, claim.state);
+        Ok(())
+    }
+
+    /// Notes that an instance is going already, so that it is never proposed for release: it was
+    /// asked to stop, or is moving, and then neither of its claims is a place of its own.
+    fn note_leaving(&mut self, key: ClaimKey, state: ClaimState) {
+        let fleet = self.engine.fleet_mut();
+        if state == ClaimState::Releasing || key.role != Role::Primary {
+            fleet.set_leaving(engine_id(key), true);
+        }
+        if key.role == Role::MigrationTarget {
+            fleet.set_leaving(engine_id(ClaimKey::primary(key.instance)), true);
+        }
     }
 
     /// Puts an instance on a node in memory.
@@ -254,8 +268,10 @@ impl FleetReplica {
                 Some(workload) => self.slots.define(workload),
                 None => self.slots.undefine(tenant, name),
             },
-            EventBody::State { .. }
-            | EventBody::LeaseExpired { .. }
+            EventBody::State { instance_id, role, state, .. } => {
+                self.note_leaving(ClaimKey { instance: *instance_id, role: *role }, *state);
+            }
+            EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
             | EventBody::SchedulingFailed { .. }
@@ -295,7 +311,9 @@ impl FleetReplica {
             return Err(LedgerError::Corrupt("an allocation without its request".to_owned()));
         };
         let name = allocated.name.as_deref();
-        self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))
+        self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))?;
+        self.note_leaving(key, allocated.state);
+        Ok(())
     }
 
     fn released(&mut self, key: ClaimKey, fence: i64) {
@@ -308,6 +326,11 @@ impl FleetReplica {
         self.released.push((id, fence));
         self.slots.free(id);
         self.engine.fleet_mut().release(id);
+        // A move that came to nothing leaves the instance where it is.
+        if key.role == Role::MigrationTarget {
+            let primary = engine_id(ClaimKey::primary(key.instance));
+            self.engine.fleet_mut().set_leaving(primary, false);
+        }
     }
 
     /// The slot of a claim that was granted is taken.
@@ -505,94 +528,5 @@ fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {
 }
 
 #[cfg(test)]
-mod tests {
-    use berth_engine::{Amounts, NodeFacts};
-    use berth_ledger::ClaimState;
-
-    use super::*;
-
-    fn replica() -> FleetReplica {
-        let mut replica = FleetReplica::new(Policy::builtin("balanced").unwrap());
-        let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384)));
-        replica.apply(&EventBody::NodeChanged { constraint_gen: 1, facts }).unwrap();
-        replica
-    }
-
-    fn id() -> InstanceId {
-        InstanceId::from_u128(1)
-    }
-
-    fn allocated(fence: i64) -> EventBody {
-        let request = InstanceRequest::new(id(), "acme", Amounts::new(1000, 1024));
-        let json = serde_json::json!({
-            "kind": "instance.allocated",
-            "instance_id": id(),
-            "role": "primary",
-            "node_id": "n",
-            "fence": fence,
-            "state": ClaimState::Held.name(),
-            "resources": request.resources,
-            "spec_hash": "",
-            "spec_no": 0,
-        });
-        let mut event: EventBody = serde_json::from_value(json).unwrap();
-        if let EventBody::Allocated(allocated) = &mut event {
-            allocated.spec = Some(Spec::of(&request));
-        }
-        event
-    }
-
-    fn released(fence: i64) -> EventBody {
-        EventBody::Released {
-            instance_id: id(),
-            role: Role::Primary,
-            node_id: NodeId::new("n"),
-            tenant: Text::from("acme"),
-            fence,
-            reason: Text::from("test"),
-        }
-    }
-
-    #[test]
-    fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
-        let mut replica = replica();
-        assert!(!replica.seal_tombstones());
-        for event in [allocated(5), released(5), allocated(5)] {
-            replica.apply(&event).unwrap();
-        }
-        assert_eq!(replica.engine.fleet().node_of(id()), None, "an old allocation came back");
-        replica.purge_tombstones();
-        assert_eq!(replica.remembered(), 1, "what was not sealed is not forgotten");
-        assert!(replica.seal_tombstones());
-        replica.apply(&allocated(5)).unwrap();
-        assert_eq!(replica.engine.fleet().node_of(id()), None);
-        replica.purge_tombstones();
-        assert_eq!(replica.remembered(), 0);
-        assert!(!replica.seal_tombstones());
-    }
-
-    #[test]
-    fn a_claim_that_came_back_is_not_forgotten() {
-        let mut replica = replica();
-        for event in [allocated(5), released(5)] {
-            replica.apply(&event).unwrap();
-        }
-        assert!(replica.seal_tombstones());
-        replica.apply(&allocated(6)).unwrap();
-        replica.purge_tombstones();
-        assert_eq!(replica.remembered(), 1);
-        replica.apply(&released(5)).unwrap();
-        assert!(replica.engine.fleet().node_of(id()).is_some(), "an old release took it away");
-    }
-
-    #[test]
-    fn a_mirror_made_anew_knows_what_the_old_one_knew_of_claims_that_are_gone() {
-        let (mut old, mut fresh) = (replica(), replica());
-        old.apply(&allocated(5)).unwrap();
-        fresh.remember(&old);
-        fresh.apply(&allocated(5)).unwrap();
-        assert_eq!(fresh.engine.fleet().node_of(id()), None);
-        fresh.apply(&allocated(6)).unwrap();
-        assert!(fresh.engine.fleet().node_of(id()).is_some());
-    }
-}
+#[path = "fleet_replica_tests.rs"]
+mod tests;

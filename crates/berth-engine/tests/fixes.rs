@@ -11,7 +11,9 @@ use berth_engine::{
     InstanceRequest, LinkState, Locality, Network, NodeFacts, NodeId, NodeState, Platform,
     PlatformBounds, PlatformVersion, Ratios, Timestamp, TraitValue, Volume,
 };
-use common::{NOW, builtin, claim, engine, node, node_with, place, refusal, request, request_of};
+use common::{
+    NOW, builtin, claim, engine, node, node_with, place, policy, refusal, request, request_of,
+};
 
 fn fix(engine: &mut Engine, wanted: &InstanceRequest, is_it: fn(&Fix) -> bool) -> Fix {
     let fixes = refusal(engine, wanted).fixes;
@@ -48,7 +50,7 @@ fn a_request_shrunk_as_proposed_fits_and_one_mib_more_does_not() {
     // a has 4096 - 2064 - 64 = 1968 left, b has 3072 - 64: less must be given up on b.
     let resources = Amounts::new(500, 3008).with_disk(1);
     let node = Some(NodeId::new("b"));
-    assert_eq!(proposed, Fix::Shrink { resources, node });
+    assert_eq!(proposed, Fix::Shrink { resources, extra: BTreeMap::new(), node });
     wanted.resources = resources;
     assert_eq!(place(&mut engine, &wanted), "b");
     wanted.resources.memory_mib += 1;
@@ -398,9 +400,11 @@ fn a_node_added_as_proposed_takes_the_request() {
     wanted.resources.disk_mib = 2000;
     wanted.image_mib = 100;
     let proposed = fix(&mut engine, &wanted, is_add_node);
+    let Fix::AddNode { shape, .. } = proposed else {
+        panic!("not a node");
+    };
     // The usual overhead of 64 MiB comes on top of the memory, the image on top of the disk.
-    let shape = Amounts::new(3000, 8256).with_disk(2100);
-    assert!(matches!(proposed, Fix::AddNode { shape: proposed, .. } if proposed == shape));
+    assert_eq!(Amounts { cpu_milli: 0, ..shape }, Amounts::new(0, 8256).with_disk(2100));
     let mut added = NodeFacts::new("new", shape);
     added.heartbeat_at = NOW;
     engine.fleet_mut().add_node(&added).unwrap();
@@ -441,4 +445,38 @@ fn no_node_is_proposed_where_a_new_one_cannot_help() {
         let fixes = refusal(&mut engine, &wanted).fixes;
         assert!(!fixes.iter().any(is_add_node), "{fixes:?}");
     }
+}
+
+#[test]
+fn a_proposed_node_is_no_larger_than_it_must_be_and_has_every_fact_that_is_asked_for() {
+    let mut engine =
+        engine(policy("name = 'p'\n[filters]\ncpu = 'hard'"), &[node("a", 1000, 1024)]);
+    let mut wanted = request(1, 3000, 8192);
+    wanted.resources = wanted.resources.with_disk(2000).with_bandwidth(100);
+    wanted.ratios = Some(Ratios { cpu_permille: 2000, memory_permille: 1500, disk_permille: 900 });
+    wanted.extra.insert("gpu".to_owned(), 2);
+    wanted.platform.min = BTreeMap::from([(PlatformVersion::new(7, 3), OLD)]);
+    wanted.platform.max = BTreeMap::from([(PlatformVersion::new(7, 3), OLD.plus(9))]);
+    let Fix::AddNode { facts, count: 1, shape } = fix(&mut engine, &wanted, is_add_node) else {
+        panic!("not a node");
+    };
+    assert_eq!(facts.capacity, Some(shape));
+    let takes = |facts: &NodeFacts| {
+        let mut with = engine.clone();
+        with.fleet_mut().add_node(facts).unwrap();
+        with.place(&wanted, NOW).is_ok()
+    };
+    assert!(takes(&facts), "{facts:?}");
+    for less in [
+        Amounts { cpu_milli: shape.cpu_milli - 1, ..shape },
+        Amounts { memory_mib: shape.memory_mib - 1, ..shape },
+        Amounts { disk_mib: shape.disk_mib - 1, ..shape },
+        Amounts { bandwidth_mbps: shape.bandwidth_mbps - 1, ..shape },
+    ] {
+        let smaller = NodeFacts { capacity: Some(less), ..(*facts).clone() };
+        assert!(!takes(&smaller), "{less:?} is enough, and {shape:?} was proposed");
+    }
+    let mut fewer_classes = (*facts).clone();
+    fewer_classes.extra.insert("gpu".to_owned(), 1);
+    assert!(!takes(&fewer_classes));
 }

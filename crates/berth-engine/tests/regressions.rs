@@ -168,7 +168,7 @@ fn the_neighbour_that_a_hard_rule_needs_is_never_proposed_for_release() {
 }
 
 #[test]
-fn no_node_is_proposed_for_a_group_that_needs_a_zone_to_start_in() {
+fn a_node_is_proposed_with_a_zone_for_a_group_that_needs_one_to_start_in() {
     let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
     engine.fleet_mut().put_group(Group {
         id: "pair".to_owned(),
@@ -181,7 +181,14 @@ fn no_node_is_proposed_for_a_group_that_needs_a_zone_to_start_in() {
     let mut first = request(1, 0, 1);
     first.groups = vec!["pair".to_owned()];
     let fixes = refusal(&mut engine, &first).fixes;
-    assert!(!fixes.iter().any(|fix| matches!(fix, Fix::AddNode { .. })), "{fixes:?}");
+    let facts = fixes.iter().find_map(|fix| match fix {
+        Fix::AddNode { facts, .. } => Some(facts),
+        _ => None,
+    });
+    let facts = facts.unwrap_or_else(|| panic!("{fixes:?}"));
+    assert!(facts.zone.is_some());
+    engine.fleet_mut().add_node(facts).unwrap();
+    assert_eq!(engine.place(&first, NOW).unwrap().node, facts.id);
 }
 
 #[test]

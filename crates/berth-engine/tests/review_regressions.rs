@@ -239,7 +239,7 @@ fn shrinking_is_tried_on_further_nodes_when_the_roomiest_has_another_rule() {
     let mut engine = engine(builtin("balanced"), &nodes);
     let fixes = refusal(&mut engine, &request(1, 100, 1100)).fixes;
     let smaller = fixes.iter().find_map(|fix| match fix {
-        Fix::Shrink { resources, node } => Some((resources.memory_mib, node.clone())),
+        Fix::Shrink { resources, node, .. } => Some((resources.memory_mib, node.clone())),
         _ => None,
     });
     assert_eq!(smaller, Some((800, Some(NodeId::new("b")))));

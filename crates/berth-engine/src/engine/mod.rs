@@ -32,6 +32,10 @@ use masks::Masks;
 use rankings::{RankingLookup, Rankings};
 use scan::{Inputs, Totals, scan_all};
 
+pub(crate) use fixes::{
+    Combination, FixLeads, LIMITS, RequestChange, Room, changes_for_new_node, combined_fix, free,
+    least_release, mend, mended_facts, new_name, numbered, shrink_to_count, smallest_node,
+};
 pub(crate) use release::smallest_release;
 
 /// Where an instance should go.

@@ -1,13 +1,14 @@
 //! Diagnosis of a refusal: which filter removed which node, which node came closest, and which single
 //! filter matters most.
 
+use super::failure_sets::{FailureSets, FilterSet};
 use super::{FilterCount, NearestMiss, Refusal};
 use crate::filter::{
     CPU_WITHIN_HOST, FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests,
     run_filter,
 };
 use crate::fleet::{NodeIndex, NodeRow};
-use crate::model::{Evidence, NodeId};
+use crate::model::{Demand, Evidence, NodeId, Room, Used};
 use crate::prepared_request::PreparedRequest;
 
 /// What the pass over all nodes found.
@@ -18,10 +19,12 @@ pub(crate) struct Diagnosis {
     nearest: Vec<Option<(Closeness, NodeId, Evidence)>>,
     /// Nodes that only this filter keeps out.
     pub(crate) only: Vec<usize>,
-    /// The first node, by id, that only this filter keeps out.
-    pub(crate) only_node: Vec<Option<NodeIndex>>,
+    /// Nodes by the filters that keep them out.
+    pub(crate) sets: FailureSets,
     /// Nodes that only the size of the request keeps out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
+    /// Whether some node could take it by itself: once others have left, or its state has changed.
+    waiting_may_help: bool,
 }
 
 /// How far a node is from passing; smaller is closer. Ties are decided by the order of ids.
@@ -43,8 +46,9 @@ pub(crate) fn diagnose(prepared: &PreparedRequest<'_>, passed: PassedTests<'_>) 
         removed: vec![0; filters],
         nearest: vec![None; filters],
         only: vec![0; filters],
-        only_node: vec![None; filters],
+        sets: FailureSets::default(),
         lack_only_room: Vec::new(),
+        waiting_may_help: false,
     };
     let tests = Tests {
         prepared,
@@ -100,8 +104,11 @@ impl Diagnosis {
             return;
         };
         let (mut first, mut failures, mut lacks_only_room) = (None, 0, true);
+        let (mut failed, mut is_transient) = (FilterSet::default(), true);
         tests.for_each_failure(index, row, &mut |filter, evidence| {
             failures += 1;
+            failed = failed.with(filter);
+            is_transient &= filter.filter().transient;
             // A smaller request also passes the filter on the cores of the host.
             lacks_only_room &=
                 matches!(filter.filter().test, FilterTest::Load(_)) || filter == CPU_WITHIN_HOST;
@@ -114,8 +121,10 @@ impl Diagnosis {
         let place = usize::from(first.0);
         if failures == 1 {
             self.only[place] += 1;
-            self.only_node[place].get_or_insert(index);
         }
+        self.sets.note(failed, index);
+        self.waiting_may_help =
+            self.waiting_may_help || (is_transient && holds_when_empty(tests.prepared, row));
         self.removed[place] += 1;
         let closeness = evidence.shortfall().unwrap_or(0);
         let nearest = &mut self.nearest[place];
@@ -155,8 +164,21 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         nearest: nearest.collect(),
         best_relaxation: most.map(|(admits, id)| (id.0.filter().name.into(), admits)),
         fixes: Vec::new(),
-        waiting_may_help: removing().any(|id| id.filter().transient),
+        waiting_may_help: diagnosis.waiting_may_help,
         notices: prepared.notices.clone(),
         search: None,
     }
+}
+
+/// Whether a node has room for the request when nothing else is on it.
+fn holds_when_empty(prepared: &PreparedRequest<'_>, row: &NodeRow) -> bool {
+    let empty = Room { used: Used::default(), ..row.room() };
+    let demand = Demand::new(prepared.request, prepared.policy);
+    let texts = prepared.fleet.texts();
+    let mut classes = prepared.request.extra.iter();
+    empty.first_lack(&demand).is_none()
+        && classes.all(|(name, &wanted)| {
+            let class = row.extra.iter().find(|class| texts.text(class.name) == name);
+            wanted <= class.map_or(0, |class| class.limit)
+        })
 }

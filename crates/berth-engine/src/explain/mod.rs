@@ -5,10 +5,13 @@
 //! another tenant's instances or any rack.
 
 mod diagnosis;
+mod failure_sets;
+mod fix_text;
 mod render;
 mod table;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +19,7 @@ use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
 use crate::prepared_request::Notice;
 
 pub(crate) use diagnosis::{Diagnosis, PassedTests, describe, diagnose};
+pub(crate) use failure_sets::FilterSet;
 pub(crate) use table::{explain_choice, explain_page};
 
 /// Who reads an explanation.
@@ -64,7 +68,10 @@ pub enum Fix {
     Shrink {
         /// What would fit.
         resources: Amounts,
-        /// Where.
+        /// Further classes of which less would fit, and how much.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        extra: BTreeMap<String, u32>,
+        /// A node that could take it then.
         node: Option<NodeId>,
     },
     /// Drop or soften one of the request's rules.
@@ -74,7 +81,7 @@ pub enum Fix {
         filter: StableName,
         /// What to change, in words.
         change: String,
-        /// Where the instance would go then.
+        /// A node that could take it then.
         node: Option<NodeId>,
     },
     /// Release other instances.
@@ -84,7 +91,7 @@ pub enum Fix {
         /// Whose.
         #[serde(alias = "owners")]
         tenants: Vec<String>,
-        /// Where.
+        /// Where; absent if they are on several nodes.
         node: Option<NodeId>,
     },
     /// Make a node fit again.
@@ -98,13 +105,75 @@ pub enum Fix {
         /// Which node.
         node: Option<NodeId>,
     },
-    /// Add a node of this shape.
+    /// Add nodes of this shape.
     AddNode {
-        /// The least it must have.
+        /// The least that each must have.
         shape: Amounts,
-        /// All that was tried: the shape, and the facts that the request asks for.
+        /// How many.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        #[cfg_attr(feature = "schema", schema(default = one, minimum = 1))]
+        count: u32,
+        /// All that was tried: the shape, and the facts that the request asks for. Further nodes
+        /// differ in their names alone.
         facts: Box<NodeFacts>,
     },
+    /// Place fewer instances of a batch now.
+    Fewer {
+        /// How many can be placed: at least this many are to be asked for.
+        count: u32,
+        /// Of how many.
+        of: u32,
+    },
+    /// Do all of these: none of them is enough alone.
+    Combined {
+        /// What to do: to the fleet first, then to the request.
+        #[cfg_attr(feature = "schema", schema(no_recursion))]
+        changes: Vec<Fix>,
+    },
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+impl Fix {
+    /// All of some changes as one fix.
+    pub(crate) fn all_of(changes: Vec<Self>) -> Self {
+        match <[Self; 1]>::try_from(changes) {
+            Ok([one]) => one,
+            Err(changes) => Self::Combined { changes },
+        }
+    }
+
+    /// Whether a tenant can do this without an operator and without releasing what others run.
+    #[must_use]
+    pub fn is_for_tenant(&self, tenant: &str) -> bool {
+        match self {
+            Self::Shrink { .. } | Self::Relax { .. } | Self::Fewer { .. } => true,
+            Self::Free { tenants, .. } => tenants.iter().all(|other| other == tenant),
+            Self::Mend { .. } | Self::AddNode { .. } => false,
+            Self::Combined { changes } => changes.iter().all(|one| one.is_for_tenant(tenant)),
+        }
+    }
+
+    /// Calls `visit` for every node that is named.
+    pub(crate) fn for_each_node(&mut self, visit: &mut dyn FnMut(&mut Option<NodeId>)) {
+        match self {
+            Self::Shrink { node, .. }
+            | Self::Relax { node, .. }
+            | Self::Free { node, .. }
+            | Self::Mend { node, .. } => visit(node),
+            Self::AddNode { .. } | Self::Fewer { .. } => {}
+            Self::Combined { changes } => {
+                changes.iter_mut().for_each(|one| one.for_each_node(visit));
+            }
+        }
+    }
 }
 
 /// How the search for a batch ended.

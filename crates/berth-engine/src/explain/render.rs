@@ -2,13 +2,10 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{
-    Audience, Explanation, ExplanationPage, Fix, NearestMiss, NodeVerdict, Refusal, SearchEnd,
-};
+use super::{Audience, Explanation, ExplanationPage, NearestMiss, NodeVerdict, Refusal, SearchEnd};
 use crate::filter::FilterId;
-use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
+use crate::model::NodeId;
 use crate::policy::Policy;
-use crate::units;
 
 impl Refusal {
     /// The same refusal as its audience may see it.
@@ -22,23 +19,11 @@ impl Refusal {
         let Audience::Tenant(tenant) = audience else {
             return seen;
         };
-        seen.fixes.retain(|fix| match fix {
-            Fix::Free { tenants, .. } => tenants.iter().all(|other| other == tenant),
-            Fix::Mend { .. } | Fix::AddNode { .. } => false,
-            Fix::Shrink { .. } | Fix::Relax { .. } => true,
-        });
+        seen.fixes.retain(|fix| fix.is_for_tenant(tenant));
         seen.nearest.iter_mut().for_each(|miss| miss.evidence.hide_others());
         if !policy.explain.tenants_see_nodes {
             seen.nearest.iter_mut().for_each(|miss| miss.node = None);
-            for fix in &mut seen.fixes {
-                match fix {
-                    Fix::Shrink { node, .. }
-                    | Fix::Relax { node, .. }
-                    | Fix::Free { node, .. }
-                    | Fix::Mend { node, .. } => *node = None,
-                    Fix::AddNode { .. } => {}
-                }
-            }
+            seen.fixes.iter_mut().for_each(|fix| fix.for_each_node(&mut |node| *node = None));
         }
         seen
     }
@@ -135,7 +120,7 @@ impl ExplanationPage {
     }
 }
 
-fn name(node: Option<&NodeId>) -> &str {
+pub(super) fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
 
@@ -174,62 +159,5 @@ impl fmt::Display for Refusal {
         }
         let waiting = if self.waiting_may_help { "may help" } else { "will not help" };
         write!(f, "  waiting {waiting}; {}", self.remedy)
-    }
-}
-
-/// What a proposed node needs besides its size.
-fn particulars(facts: &NodeFacts) -> Vec<String> {
-    let mut texts = Vec::new();
-    texts.extend(facts.extra.iter().map(|(class, amount)| format!("{amount} {class}")));
-    texts.extend(facts.traits.iter().map(|(name, value)| format!("trait {name}={value}")));
-    texts.extend(facts.networks.iter().map(|network| format!("network {} up", network.tag)));
-    texts.extend(facts.zone.iter().map(|zone| format!("in zone {zone}")));
-    texts.extend(facts.rack.iter().map(|rack| format!("in rack {rack}")));
-    texts.extend(facts.labels.iter().map(|(key, value)| format!("label {key}={value}")));
-    if facts.capacity_type == CapacityType::Spot {
-        texts.push("spot".to_owned());
-    }
-    if let Some(platform) = facts.platform {
-        let built = units::moment(platform.built_at.0);
-        texts.push(format!("platform {} built {built}", platform.version));
-    }
-    if facts.ratios != Ratios::default() {
-        let Ratios { cpu_permille, memory_permille, disk_permille } = facts.ratios;
-        let ratio = |permille: u32| units::ratio(permille.into());
-        texts.push(format!(
-            "overcommit CPU {}, memory {}, disk {}",
-            ratio(cpu_permille),
-            ratio(memory_permille),
-            ratio(disk_permille)
-        ));
-    }
-    texts
-}
-
-impl fmt::Display for Fix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shrink { resources: r, node } => {
-                write!(f, "ask for {r} (then {})", name(node.as_ref()))
-            }
-            Self::Relax { change, node, .. } => {
-                write!(f, "{change} (then {})", name(node.as_ref()))
-            }
-            Self::Free { instances, node, .. } => {
-                let ids: Vec<String> = instances.iter().take(3).map(ToString::to_string).collect();
-                write!(f, "release {}", ids.join(", "))?;
-                if instances.len() > ids.len() {
-                    write!(f, " and {} more", instances.len() - ids.len())?;
-                }
-                write!(f, " on {}", name(node.as_ref()))
-            }
-            Self::Mend { remedy, node, .. } => {
-                write!(f, "mend {} ({remedy})", name(node.as_ref()))
-            }
-            Self::AddNode { shape, facts } => {
-                write!(f, "add a node with at least {}", shape.at_least())?;
-                particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
-            }
-        }
     }
 }

@@ -87,7 +87,7 @@ fn platform(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Ver
         .platform
         .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| (known.version, known.built_at));
     let refuse = |bound: &str, side, bounds| {
-        let found = match row.platform {
+        let found = match place.row.platform {
             Some(_) => format!("{version} built {}", units::moment(built_at.0)),
             None => format!("none, taken as {version}"),
         };

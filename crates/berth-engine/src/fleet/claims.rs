@@ -128,6 +128,9 @@ impl Fleet {
     /// Takes an instance off its node. Returns the node it was on.
     pub fn release(&mut self, id: InstanceId) -> Option<NodeId> {
         let node = self.undo_claim(id)?;
+        if !self.leaving.is_empty() {
+            self.leaving.remove(&id);
+        }
         self.journal.record(|| FleetChange::Release(id));
         Some(node)
     }

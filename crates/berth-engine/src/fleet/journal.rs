@@ -19,6 +19,8 @@ pub enum FleetChange {
     Claim(Arc<InstanceRequest>, NodeId),
     /// [`Fleet::release`].
     Release(InstanceId),
+    /// [`Fleet::set_leaving`].
+    SetLeaving(InstanceId, bool),
     /// [`Fleet::resize`].
     Resize(InstanceId, Amounts),
     /// [`Fleet::add_node`].
@@ -90,6 +92,7 @@ impl Fleet {
         match change {
             FleetChange::Claim(request, node) => drop(self.claim(request, node)),
             FleetChange::Release(id) => drop(self.release(*id)),
+            FleetChange::SetLeaving(id, leaving) => self.set_leaving(*id, *leaving),
             FleetChange::Resize(id, resources) => _ = self.resize(*id, *resources),
             FleetChange::AddNode(facts) => drop(self.add_node(facts)),
             FleetChange::RemoveNode(node) => _ = self.remove_node(node),

@@ -17,11 +17,12 @@ mod nodes;
 mod posting;
 mod ranges;
 mod rows;
+mod what_if;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use changes::{Availability, Change, ChangeKind, Claimant};
 pub(crate) use columns::{Bits, Block, Column, Columns, LANES, NodeIndex, lanes};
@@ -30,6 +31,9 @@ pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
 pub(crate) use rows::{InstanceRow, NodePlace, NodeRow, Profile};
+pub(crate) use what_if::TriedNode;
+
+pub(crate) use claims::DetachedInstance;
 
 pub use claims::ClaimError;
 pub use journal::FleetChange;
@@ -102,6 +106,8 @@ pub struct Fleet {
     changes: Changes,
     fact_changes: FactChanges,
     heartbeats: Vec<NodeIndex>,
+    /// Instances that are going already: asked to stop, or being moved.
+    leaving: FxHashSet<InstanceId>,
     rules_gen: u64,
     rank_gen: u64,
     journal: journal::Journal,
@@ -142,6 +148,7 @@ impl Fleet {
             changes: Changes::new(),
             fact_changes: FactChanges::new(),
             heartbeats: Vec::new(),
+            leaving: FxHashSet::default(),
             rules_gen: 0,
             rank_gen: 0,
             journal: journal::Journal::default(),
@@ -249,6 +256,21 @@ impl Fleet {
     /// Puts a volume back as it was before a plan claimed and undid.
     pub(crate) fn restore_volume(&mut self, volume: Volume) {
         self.volumes.insert(volume.id.clone(), volume);
+    }
+
+    /// States that an instance is going already, or that it stays after all. What is going holds its
+    /// room until it is released; it is never proposed for release.
+    pub fn set_leaving(&mut self, id: InstanceId, leaving: bool) {
+        if leaving {
+            self.leaving.insert(id);
+        } else {
+            self.leaving.remove(&id);
+        }
+        self.journal.record(|| FleetChange::SetLeaving(id, leaving));
+    }
+
+    pub(crate) fn is_leaving(&self, id: InstanceId) -> bool {
+        self.leaving.contains(&id)
     }
 
     /// States whether environments of this name have a current bundle of secrets, unless their

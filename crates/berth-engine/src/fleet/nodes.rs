@@ -188,13 +188,21 @@ impl Fleet {
 
     /// Removes an empty node. Returns whether it was there and is gone.
     pub fn remove_node(&mut self, id: &NodeId) -> bool {
+        let gone = self.drop_node(id);
+        if gone {
+            self.journal.record(|| FleetChange::RemoveNode(id.clone()));
+        }
+        gone
+    }
+
+    /// Removes an empty node without telling followers.
+    pub(super) fn drop_node(&mut self, id: &NodeId) -> bool {
         let Some(index) = self.index_of(id) else {
             return false;
         };
         if self.row(index).is_some_and(|row| !row.instances.is_empty()) {
             return false;
         }
-        self.journal.record(|| FleetChange::RemoveNode(id.clone()));
         self.vacate(index);
         self.indexes_by_id.remove(id);
         self.rules_gen += 1;

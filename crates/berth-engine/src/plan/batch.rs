@@ -4,10 +4,10 @@
 //! search, so that a batch that fits is not refused only because the greedy pass missed it. All
 //! attempts are claimed in the fleet and released again, so the fleet is unchanged afterwards.
 
+use super::batch_fixes::Asked;
 use super::search::{self, Budget};
-use crate::engine::{Engine, NodeChoice, PlaceError, Placement, Reuse};
-use crate::explain::{Fix, Refusal, SearchEnd};
-use crate::fleet::NodeIndex;
+use crate::engine::{Engine, FixLeads, NodeChoice, PlaceError, Placement, Reuse};
+use crate::explain::{Refusal, SearchEnd};
 use crate::model::{
     Amounts, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp, Volume,
 };
@@ -53,7 +53,7 @@ impl Batch {
     }
 
     /// How many must be placed.
-    fn quorum(&self) -> usize {
+    pub(super) fn quorum(&self) -> usize {
         match self.mode {
             BatchMode::AllOrNothing => self.requests.len(),
             BatchMode::AtLeast(least) => least,
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Volumes of a batch: claiming and undoing detaches one that was kept for an instance of it.
-    fn volumes_of(&self, batch: &Batch) -> Vec<Volume> {
+    pub(super) fn volumes_of(&self, batch: &Batch) -> Vec<Volume> {
         let volumes = batch.requests.iter().flat_map(|request| &request.volumes);
         volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect()
     }
@@ -221,7 +221,12 @@ impl Engine {
     }
 
     /// Places what can be placed, one after the other, each taking those before it into account.
-    fn try_in_order(&mut self, batch: &Batch, order: &[usize], now: Timestamp) -> Assignment {
+    pub(super) fn try_in_order(
+        &mut self,
+        batch: &Batch,
+        order: &[usize],
+        now: Timestamp,
+    ) -> Assignment {
         let any_waits = batch.requests.iter().any(search::waits_for_others);
         let mut assignment = vec![None; batch.requests.len()];
         let mut rest = order.to_vec();
@@ -284,7 +289,8 @@ impl Engine {
         BatchOutcome { placements, refused, end }
     }
 
-    /// Explains the instances that could not be placed, with the others of the batch placed.
+    /// Explains the instances that could not be placed, with the others of the batch placed, and tries
+    /// what would help the batch as it was asked.
     fn explain_missing(
         &mut self,
         batch: &Batch,
@@ -292,51 +298,57 @@ impl Engine {
         end: SearchEnd,
         now: Timestamp,
     ) -> Vec<(InstanceId, Refusal)> {
-        let indexes: Vec<Option<NodeIndex>> =
-            assignment.iter().map(|p| p.map(|p| p.index)).collect();
-        for (request, index) in batch.requests.iter().zip(&indexes) {
-            if let Some(index) = index {
-                self.fleet.claim_at(request, *index);
-            }
-        }
-        let mut refused: Vec<(InstanceId, Refusal)> = Vec::new();
-        let mut explained: Vec<&InstanceRequest> = Vec::new();
-        for (request, index) in batch.requests.iter().zip(&indexes) {
+        self.claim_assigned(batch, assignment);
+        let mut explained: Vec<(&InstanceRequest, Refusal, FixLeads)> = Vec::new();
+        for (request, picked) in batch.requests.iter().zip(assignment) {
             // One explanation per class: further equal ones add nothing.
-            if index.is_some() || explained.iter().any(|other| other.same_class(request)) {
+            if picked.is_some() || explained.iter().any(|(other, ..)| other.same_class(request)) {
                 continue;
             }
             // In a batch that stopped at its first failure, later members were never tried.
             if self.pick(request, now, Reuse::Mask).is_some() {
                 continue;
             }
-            explained.push(request);
-            let mut refusal = self.refusal(request, now);
+            let (mut refusal, leads) = self.refusal_of_member(request, now);
             refusal.search = Some(end);
-            // Releasing a member that was never placed is no fix.
-            let member = |id: &InstanceId| batch.requests.iter().any(|other| other.id == *id);
-            refusal.fixes.retain(|fix| match fix {
-                Fix::Free { instances, .. } => !instances.iter().any(member),
-                Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Mend { .. } | Fix::AddNode { .. } => {
-                    true
-                }
-            });
-            refused.push((request.id, refusal));
+            explained.push((request, refusal, leads));
             if batch.mode == BatchMode::AllOrNothing {
                 break;
             }
         }
-        self.release_assigned(&batch.requests, assignment);
+        // What was placed of a batch that is granted stays; of one that is refused nothing does.
+        let enough = count_placed(assignment) >= batch.quorum();
+        let is_granted = enough && assignment.iter().any(Option::is_some);
+        if !is_granted {
+            self.release_assigned(&batch.requests, assignment);
+        }
+        let mut refused = Vec::with_capacity(explained.len());
+        for (request, mut refusal, leads) in explained {
+            let asked = Asked::new(batch, assignment, request, is_granted);
+            self.fix_batch(&asked, &leads, &mut refusal, now);
+            refused.push((request.id, refusal));
+        }
+        if is_granted {
+            self.release_assigned(&batch.requests, assignment);
+        }
         refused
+    }
+
+    fn claim_assigned(&mut self, batch: &Batch, assignment: &Assignment) {
+        for (request, picked) in batch.requests.iter().zip(assignment) {
+            if let Some(picked) = picked {
+                self.fleet.claim_at(request, picked.index);
+            }
+        }
     }
 }
 
-fn count_placed(assignment: &Assignment) -> usize {
+pub(super) fn count_placed(assignment: &Assignment) -> usize {
     assignment.iter().filter(|picked| picked.is_some()).count()
 }
 
 /// Places in the batch, the largest requests first; of equals, the order given.
-fn largest_first(requests: &[InstanceRequest]) -> Vec<usize> {
+pub(super) fn largest_first(requests: &[InstanceRequest]) -> Vec<usize> {
     let sum = |of: fn(&Amounts) -> u32| {
         requests.iter().map(|request| u64::from(of(&request.resources))).sum::<u64>().max(1)
     };

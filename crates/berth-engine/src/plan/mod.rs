@@ -4,6 +4,7 @@
 //! taken back before the answer is given.
 
 mod batch;
+mod batch_fixes;
 mod evacuate;
 mod preempt;
 mod rebalance;

@@ -6,7 +6,7 @@ use berth_engine::{
     Engine, Fix, InstanceRequest, NodeFacts, NodeId, NodeState, PlatformBounds, Timestamp,
 };
 
-use super::decide::{Answer, decide};
+use super::decide::fitting;
 use super::model::World;
 
 /// Checks every fix that changes the request alone, and that none that works is missing.
@@ -17,36 +17,44 @@ pub fn check(
     fixes: &[Fix],
     now: Timestamp,
 ) -> Result<(), String> {
-    let winner = |request: &InstanceRequest| match decide(world, policy, request, now) {
-        Answer::Placed { node, .. } => Some(node),
-        Answer::Refused(_) => None,
+    let fitting_ids = |request: &InstanceRequest| -> Vec<NodeId> {
+        fitting(world, policy, request, now).into_iter().map(|node| node.id.clone()).collect()
     };
     let mut relaxed: Vec<(&str, String, Option<NodeId>)> = Vec::new();
     for fix in fixes {
         match fix {
-            Fix::Shrink { resources, node } => {
+            Fix::Shrink { resources, extra, node } => {
                 let mut smaller = request.clone();
                 smaller.resources = *resources;
-                let fits = winner(&smaller);
-                if fits.is_none() || fits != *node {
+                smaller.extra.extend(extra.iter().map(|(class, n)| (class.clone(), *n)));
+                let fits = fitting_ids(&smaller);
+                if !node.as_ref().is_some_and(|node| fits.contains(node)) {
                     return Err(format!("{fix:?} leads to {fits:?}"));
                 }
             }
+            // A trait that a node is kept for: which ones there are is not the request's to say.
+            Fix::Relax { change, .. } if change.starts_with("ask for trait ") => {}
             Fix::Relax { filter, change, node } => {
                 relaxed.push((filter, change.clone(), node.clone()))
             }
-            Fix::Free { .. } | Fix::Mend { .. } | Fix::AddNode { .. } => {}
+            Fix::Free { .. }
+            | Fix::Mend { .. }
+            | Fix::AddNode { .. }
+            | Fix::Fewer { .. }
+            | Fix::Combined { .. } => {}
         }
     }
-    let mut expected: Vec<(&str, String, Option<NodeId>)> = Vec::new();
+    let mut expected: Vec<(&str, String, Vec<NodeId>)> = Vec::new();
     for (filter, change, changed) in relaxations(request) {
-        if let Some(node) = winner(&changed) {
-            expected.push((filter, change, Some(node)));
+        let fits = fitting_ids(&changed);
+        if !fits.is_empty() {
+            expected.push((filter, change, fits));
         }
     }
     let named = |(filter, change, node): &(&str, String, Option<NodeId>),
-                 (other, wanted, there): &(&str, String, Option<NodeId>)| {
-        filter == other && change.contains(wanted.as_str()) && node == there
+                 (other, wanted, there): &(&str, String, Vec<NodeId>)| {
+        let is_there = node.as_ref().is_some_and(|node| there.contains(node));
+        filter == other && change.contains(wanted.as_str()) && is_there
     };
     let same = relaxed.len() == expected.len()
         && relaxed.iter().all(|fix| expected.iter().any(|e| named(fix, e)));
@@ -67,7 +75,8 @@ pub fn try_out(
                 for id in instances {
                     mended.fleet_mut().release(*id);
                 }
-                node.clone()
+                let placed = || mended.clone().place(request, now).ok().map(|placed| placed.node);
+                node.clone().filter(|node| mended.check(request, node, now).is_ok()).or_else(placed)
             }
             Fix::Mend { filter, node, .. } => {
                 let node = node.clone().expect("operators see nodes");
@@ -80,7 +89,9 @@ pub fn try_out(
                 mended.fleet_mut().add_node(facts).map_err(|error| format!("{fix:?}: {error}"))?;
                 Some(facts.id.clone())
             }
-            Fix::Shrink { .. } | Fix::Relax { .. } => continue,
+            Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Fewer { .. } | Fix::Combined { .. } => {
+                continue;
+            }
         };
         let node = node.expect("operators see nodes");
         if let Err(reason) = mended.check(request, &node, now) {
@@ -138,6 +149,7 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
     });
     add("overprovision-ratios", "ratios", &|r| r.ratios = None);
     add("not-virtual", "virtual", &|r| r.exclude_virtual = false);
+    add("not-excluded", "new request", &|r| r.excluded_nodes.clear());
     add("strict-locality", "strict", &|r| r.locality.strict = false);
     add("volume-home", "volume", &|r| r.volumes.clear());
     add("cpu-cap-mixing", "CPU", &|r| r.cpu_capped = !r.cpu_capped);

@@ -13,6 +13,7 @@ mod events;
 mod explain;
 mod explain_pod;
 mod explanation;
+mod fixes;
 mod groups;
 mod instances;
 mod migrations;

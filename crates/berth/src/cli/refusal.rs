@@ -3,19 +3,16 @@
 
 use std::fmt::Write as _;
 
-use berth_api::engine::affinity::Rule;
-use berth_api::engine::{FilterCount, Fix, NearestMiss, NodeFacts, NodeId, Refusal, SearchEnd};
-use berth_api::{PlaceRequest, units};
+use berth_api::PlaceRequest;
+use berth_api::engine::{FilterCount, NearestMiss, NodeId, Refusal, SearchEnd};
 
-use super::place::flags::{CommandLine, RequestFlags};
+use super::fixes::describe;
+use super::place::flags::RequestFlags;
+use crate::cmdutil::plural;
 use crate::cmdutil::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
-use crate::cmdutil::{amounts, args, plural, trait_flag};
 
 /// The width of the longest bar.
 const BAR: usize = 24;
-
-/// Most instances that one suggested command releases.
-const MAX_RELEASED: usize = 40;
 
 /// What is needed to write a changed request as a command.
 pub(crate) struct Advice<'a> {
@@ -48,9 +45,36 @@ impl<'a> Advice<'a> {
     }
 
     /// The command of the changed request, if flags can express it.
-    fn with_change(&self, change: impl FnOnce(&mut RequestFlags) -> bool) -> Option<String> {
+    pub(super) fn with_change(
+        &self,
+        change: impl FnOnce(&mut RequestFlags) -> bool,
+    ) -> Option<String> {
         let mut flags = self.flags.filter(|_| self.uniform)?.clone();
         change(&mut flags).then(|| self.line(&flags, &[]))
+    }
+
+    /// The command that places at least so many of the batch.
+    pub(super) fn with_fewer(&self, count: u32) -> Option<String> {
+        let mut kept = Vec::new();
+        let mut words = self.kept.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--at-least" => drop(words.next()),
+                "--best-effort" => {}
+                _ => kept.push(word.clone()),
+            }
+        }
+        kept.extend(["--at-least".to_owned(), count.to_string()]);
+        let flags = self.flags?;
+        Some(
+            Advice { kept, ..Advice { flags: Some(flags), kept: Vec::new(), ..*self } }
+                .line(flags, &[]),
+        )
+    }
+
+    /// Whether the disk was asked for, and not left to the default.
+    pub(super) const fn names_disk(&self) -> bool {
+        self.disk_requested
     }
 
     fn line(&self, flags: &RequestFlags, after: &[&str]) -> String {
@@ -170,14 +194,15 @@ fn bar(part: usize, whole: usize) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-fn name(node: Option<&NodeId>) -> &str {
+pub(super) fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
 
 /// What would help, each with a command where there is one.
 fn fixes(refusal: &Refusal, advice: &Advice<'_>) -> String {
     if refusal.fixes.is_empty() {
-        return format!("\n\nWhat would help: {}.", refusal.remedy);
+        // What was not tried is not said to help.
+        return format!("\n\nNothing that was tried would help. In general: {}.", refusal.remedy);
     }
     let mut text = "\n\nWhat would help (each was tried):".to_owned();
     for (place, fix) in refusal.fixes.iter().enumerate() {
@@ -196,142 +221,16 @@ fn waiting(refusal: &Refusal, advice: &Advice<'_>) -> String {
     }
     match advice.flags {
         Some(flags) => {
+            // What is only decided cannot wait.
+            if advice.kept.iter().any(|flag| flag == "--dry-run") {
+                return "\n\nWaiting may help.".to_owned();
+            }
             // A batch that waits is all or nothing.
             let alone = Advice { kept: Vec::new(), flags: advice.flags, ..*advice };
             let command = alone.line(flags, &["--wait", "10m"]);
             format!("\n\nWaiting may help:\n     {}", paint(COMMAND, &command))
         }
         None => "\n\nWaiting may help.".to_owned(),
-    }
-}
-
-/// What a fix does, and the command that does it.
-fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
-    match fix {
-        Fix::Shrink { resources, node } => {
-            let description =
-                format!("ask for less: {} fits on {}", amounts(resources), name(node.as_ref()));
-            let command = advice.with_change(|flags| {
-                let instance = &mut flags.instance;
-                instance.cpu = (resources.cpu_milli > 0).then_some(resources.cpu_milli);
-                instance.memory = Some(resources.memory_mib);
-                instance.bandwidth =
-                    (resources.bandwidth_mbps > 0).then_some(resources.bandwidth_mbps);
-                let default = berth_api::engine::InstanceRequest::DEFAULT_DISK_MIB;
-                if advice.disk_requested || resources.disk_mib != default {
-                    instance.disk = Some(resources.disk_mib);
-                }
-                true
-            });
-            (description, command)
-        }
-        Fix::Relax { filter, change, node } => {
-            let description = format!("{change}: then it goes to {}", name(node.as_ref()));
-            (description, advice.with_change(|flags| relax(flags, filter, change)))
-        }
-        Fix::Free { instances, tenants, node } => {
-            let whose = if tenants.is_empty() {
-                String::new()
-            } else {
-                format!(" of {}", tenants.join(", "))
-            };
-            let description = format!(
-                "release {}{whose} on {}",
-                plural(instances.len(), "instance"),
-                name(node.as_ref())
-            );
-            let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
-            let command = (ids.len() <= MAX_RELEASED)
-                .then(|| format!("berth claims release {}", ids.join(" ")));
-            (description, command)
-        }
-        Fix::Mend { filter, remedy, node } => {
-            let description = format!("fix {}: {remedy}", name(node.as_ref()));
-            (description, node.as_ref().map(|node| node_command(filter, node)))
-        }
-        Fix::AddNode { shape, facts } => {
-            let description = format!("add a node with at least {}", shape.at_least());
-            (description, Some(register_command(facts)))
-        }
-    }
-}
-
-/// The command that fixes a node, or shows what is wrong with it.
-fn node_command(filter: &str, node: &NodeId) -> String {
-    let name = args::shell_quote(node.as_str());
-    match filter {
-        "node-active" => format!("berth nodes uncordon {name}"),
-        "not-reserved" => format!("berth nodes set {name} reserved=false"),
-        "no-reboot-soon" => format!("berth nodes set {name} next_reboot=null"),
-        _ => format!("berth nodes explain {name}"),
-    }
-}
-
-/// The command that registers a node.
-fn register_command(facts: &NodeFacts) -> String {
-    let mut line = CommandLine::default();
-    let shape = facts.capacity.unwrap_or_default();
-    let exact =
-        |amount: u32, text: fn(i64) -> String| (amount > 0).then(|| text(i64::from(amount)));
-    line.flag("--cpu", exact(shape.cpu_milli, units::cpu_exact));
-    line.flag("--memory", exact(shape.memory_mib, units::size_exact));
-    line.flag("--disk", exact(shape.disk_mib, units::size_exact));
-    line.flag("--bandwidth", exact(shape.bandwidth_mbps, units::bandwidth_exact));
-    line.flag("--extra", facts.extra.iter().map(|(class, amount)| format!("{class}={amount}")));
-    line.flag("--trait", facts.traits.iter().map(|(name, value)| trait_flag(name, value)));
-    line.flag("--network", facts.networks.iter().map(|network| network.tag.clone()));
-    line.flag("--zone", facts.zone.clone());
-    line.flag("--rack", facts.rack.clone());
-    line.flag("--label", facts.labels.iter().map(|(key, value)| format!("{key}={value}")));
-    let spot = facts.capacity_type != berth_api::engine::CapacityType::default();
-    line.flag("--capacity", spot.then(|| facts.capacity_type.name().to_owned()));
-    format!(
-        "berth nodes register {} {}",
-        facts.id,
-        args::shell_line(line.0.iter().map(String::as_str))
-    )
-}
-
-/// Removes one rule from the flags; false when it is not among them.
-fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
-    let instance = &mut flags.instance;
-    let before = instance.clone();
-    let after = |prefix: &str| change.strip_prefix(prefix).unwrap_or_default().to_owned();
-    match filter {
-        "capacity-type" => instance.capacity = None,
-        "traits" => instance.traits.retain(|(name, _)| *name != after("drop trait ")),
-        "networks" => {
-            let dropped = after("drop network ");
-            instance.networks.retain(|networks| networks.0.join(" or ") != dropped);
-        }
-        "placement-constraint" => instance.place.drop_part(&after("drop where ")),
-        "not-virtual" => instance.exclude_virtual = false,
-        "groups" => instance.groups.retain(|group| *group != after("leave group ")),
-        "affinity" => soften(&mut instance.affinity, change),
-        "strict-locality" => instance.strict = false,
-        "volume-home" => {
-            instance.volumes.clear();
-            instance.attachments.clear();
-        }
-        "cpu-cap-mixing" => instance.cpu_capped = !instance.cpu_capped,
-        "secrets-present" => instance.needs_secrets = false,
-        _ => {}
-    }
-    *instance != before
-}
-
-/// Makes the named rule soft.
-fn soften(rules: &mut [Rule], change: &str) {
-    for rule in rules.iter_mut().filter(|rule| rule.is_hard()) {
-        let text = rule.as_str();
-        if !change.contains(text) {
-            continue;
-        }
-        // The first == is the operator if there is one, else the first !=.
-        let operator = if text.contains("==") { "==" } else { "!=" };
-        if let Ok(soft) = Rule::parse(&text.replacen(operator, &format!("{operator}~"), 1)) {
-            *rule = soft;
-        }
     }
 }
 

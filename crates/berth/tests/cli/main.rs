@@ -5,6 +5,7 @@
 mod elastic;
 mod reasons;
 mod rebalance;
+mod refusals;
 mod workloads;
 
 use std::io::{BufRead as _, BufReader};
@@ -176,6 +177,8 @@ fn a_refusal_is_a_picture_whose_first_command_works() {
     let output = server.run(&[&place[..], &["-o", "json"]].concat());
     let problem: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(problem["code"], "no_capacity_memory");
+    // As much as a node has, and it is taken.
+    let place = ["place", "--memory", "30GiB", "--tenant", "acme", "--trait", "ssd"];
     let out = server.fails(3, &[&place[..], &["--wait", "1s"]].concat());
     assert!(out.contains("waiting in the queue"), "{out}");
     assert!(server.said(&["queue", "list"]).contains("expired"));

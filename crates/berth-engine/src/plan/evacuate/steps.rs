@@ -412,6 +412,9 @@ fn contradicts_plan(fix: &Fix, emptied: &[NodeId], evacuees: &[Evacuee]) -> bool
         Fix::Mend { node, .. } | Fix::Shrink { node, .. } | Fix::Relax { node, .. } => {
             is_emptied(node)
         }
-        Fix::AddNode { .. } => false,
+        Fix::AddNode { .. } | Fix::Fewer { .. } => false,
+        Fix::Combined { changes } => {
+            changes.iter().any(|one| contradicts_plan(one, emptied, evacuees))
+        }
     }
 }

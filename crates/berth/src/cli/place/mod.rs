@@ -93,6 +93,7 @@ impl Place {
         line.flag("--lease", lease);
         line.flag("--at-least", self.handling.at_least.map(|least| least.to_string()));
         line.switch("--best-effort", self.handling.best_effort);
+        line.switch("--dry-run", self.handling.dry_run);
         line.0
     }
 

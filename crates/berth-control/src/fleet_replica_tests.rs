@@ -1,0 +1,110 @@
+//! Tests of the replica: what it keeps of claims that are gone, and of those that are going.
+
+use berth_engine::{Amounts, Fix, NodeFacts, PlaceError, Timestamp};
+
+use super::*;
+
+fn replica() -> FleetReplica {
+    let mut replica = FleetReplica::new(Policy::builtin("balanced").unwrap());
+    let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384)));
+    replica.apply(&EventBody::NodeChanged { constraint_gen: 1, facts }).unwrap();
+    replica
+}
+
+fn id() -> InstanceId {
+    InstanceId::from_u128(1)
+}
+
+fn allocated(fence: i64) -> EventBody {
+    let request = InstanceRequest::new(id(), "acme", Amounts::new(1000, 1024));
+    let json = serde_json::json!({
+        "kind": "instance.allocated",
+        "instance_id": id(),
+        "role": "primary",
+        "node_id": "n",
+        "fence": fence,
+        "state": ClaimState::Held.name(),
+        "resources": request.resources,
+        "spec_hash": "",
+        "spec_no": 0,
+    });
+    let mut event: EventBody = serde_json::from_value(json).unwrap();
+    if let EventBody::Allocated(allocated) = &mut event {
+        allocated.spec = Some(Spec::of(&request));
+    }
+    event
+}
+
+fn released(fence: i64) -> EventBody {
+    EventBody::Released {
+        instance_id: id(),
+        role: Role::Primary,
+        node_id: NodeId::new("n"),
+        tenant: Text::from("acme"),
+        fence,
+        reason: Text::from("test"),
+    }
+}
+
+#[test]
+fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
+    let mut replica = replica();
+    assert!(!replica.seal_tombstones());
+    for event in [allocated(5), released(5), allocated(5)] {
+        replica.apply(&event).unwrap();
+    }
+    assert_eq!(replica.engine.fleet().node_of(id()), None, "an old allocation came back");
+    replica.purge_tombstones();
+    assert_eq!(replica.remembered(), 1, "what was not sealed is not forgotten");
+    assert!(replica.seal_tombstones());
+    replica.apply(&allocated(5)).unwrap();
+    assert_eq!(replica.engine.fleet().node_of(id()), None);
+    replica.purge_tombstones();
+    assert_eq!(replica.remembered(), 0);
+    assert!(!replica.seal_tombstones());
+}
+
+#[test]
+fn an_instance_that_was_asked_to_stop_is_not_proposed_for_release() {
+    let mut replica = replica();
+    replica.apply(&allocated(5)).unwrap();
+    let wanted = InstanceRequest::new(InstanceId::from_u128(2), "acme", Amounts::new(1000, 16_000));
+    let releases = |replica: &mut FleetReplica| match replica.engine.place(&wanted, Timestamp(0)) {
+        Err(PlaceError::Refused(refusal)) => {
+            refusal.fixes.iter().any(|fix| matches!(fix, Fix::Free { .. }))
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(releases(&mut replica));
+    let state = serde_json::json!({
+        "kind": "instance.state", "instance_id": id(), "role": "primary", "node_id": "n",
+        "state": ClaimState::Releasing.name(), "fence": 5,
+    });
+    replica.apply(&serde_json::from_value(state).unwrap()).unwrap();
+    assert!(!releases(&mut replica));
+}
+
+#[test]
+fn a_claim_that_came_back_is_not_forgotten() {
+    let mut replica = replica();
+    for event in [allocated(5), released(5)] {
+        replica.apply(&event).unwrap();
+    }
+    assert!(replica.seal_tombstones());
+    replica.apply(&allocated(6)).unwrap();
+    replica.purge_tombstones();
+    assert_eq!(replica.remembered(), 1);
+    replica.apply(&released(5)).unwrap();
+    assert!(replica.engine.fleet().node_of(id()).is_some(), "an old release took it away");
+}
+
+#[test]
+fn a_mirror_made_anew_knows_what_the_old_one_knew_of_claims_that_are_gone() {
+    let (mut old, mut fresh) = (replica(), replica());
+    old.apply(&allocated(5)).unwrap();
+    fresh.remember(&old);
+    fresh.apply(&allocated(5)).unwrap();
+    assert_eq!(fresh.engine.fleet().node_of(id()), None);
+    fresh.apply(&allocated(6)).unwrap();
+    assert!(fresh.engine.fleet().node_of(id()).is_some());
+}

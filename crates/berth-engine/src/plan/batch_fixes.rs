@@ -1,0 +1,505 @@
+//! What would help a batch that was refused. Every fix is tried with the whole batch, as it was asked:
+//! the fleet is changed, the batch is placed, and everything is taken back.
+//!
+//! A try is greedy: what it finds, the planner finds as well, since it begins in the same way.
+
+use super::batch::{Assignment, Batch, BatchMode, count_placed, largest_first};
+use crate::engine::{
+    Combination, Engine, FixLeads, LIMITS, RequestChange, Reuse, Room, changes_for_new_node,
+    combined_fix, free, least_release, mend, mended_facts, new_name, numbered, shrink_to_count,
+    smallest_node,
+};
+use crate::explain::{Fix, Refusal};
+use crate::fleet::{DetachedInstance, NodeIndex, TriedNode};
+use crate::model::{Amounts, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp};
+use crate::prepared_request::PreparedRequest;
+
+/// How often the whole batch may be placed again to explain one refusal.
+const TRIES: usize = 28;
+
+/// Tries that each kind of fix may take.
+const TRIES_OF_KIND: usize = 6;
+
+/// Most instances that one fix releases.
+const MAX_RELEASED: usize = 40;
+
+/// Most nodes that one fix mends, or adds in addition to the fewest that may be enough.
+const MAX_NODES: u32 = 8;
+
+/// What is asked: the whole batch, or what was left out of one that was granted.
+pub(super) struct Asked<'a> {
+    batch: Batch,
+    /// The member whose class is refused.
+    refused: &'a InstanceRequest,
+    /// Whether others of the batch are placed already.
+    is_rest: bool,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(
+        batch: &Batch,
+        assignment: &Assignment,
+        refused: &'a InstanceRequest,
+        is_rest: bool,
+    ) -> Self {
+        let members = batch.requests.iter().zip(assignment);
+        let asked = members.filter(|(request, picked)| {
+            !is_rest || (picked.is_none() && request.same_class(refused))
+        });
+        let requests = asked.map(|(request, _)| request.clone()).collect();
+        let mode = match batch.mode {
+            _ if is_rest => BatchMode::AllOrNothing,
+            // Nothing was placed, so one would be better.
+            BatchMode::BestEffort => BatchMode::AtLeast(1),
+            mode => mode,
+        };
+        Self { batch: Batch::new(requests).with_mode(mode), refused, is_rest }
+    }
+
+    /// The batch with its members changed: those of the refused class, and others that have a rule
+    /// which is dropped.
+    fn changed(&self, changes: &[RequestChange]) -> Batch {
+        let change = |request: &InstanceRequest| {
+            let is_refused = request.same_class(self.refused);
+            let of_it = changes.iter().filter(|change| is_refused || change.is_for_all());
+            let mut copy = request.clone();
+            of_it.for_each(|change| change.apply(&mut copy));
+            copy
+        };
+        Batch { requests: self.batch.requests.iter().map(change).collect(), ..self.batch }
+    }
+
+    fn members_of_class(&self) -> usize {
+        self.batch.requests.iter().filter(|request| request.same_class(self.refused)).count()
+    }
+
+    fn is_member(&self, id: InstanceId) -> bool {
+        self.batch.requests.iter().any(|request| request.id == id)
+    }
+}
+
+/// A search for the fixes of one refusal.
+struct BatchSearch<'a> {
+    engine: &'a mut Engine,
+    asked: &'a Asked<'a>,
+    leads: &'a FixLeads,
+    now: Timestamp,
+    tries_left: usize,
+    /// How many of the batch can be placed as it is, and where.
+    best: (usize, Assignment),
+}
+
+impl Engine {
+    /// Finds fixes of a refused batch, and whether waiting may help all of it.
+    pub(super) fn fix_batch(
+        &mut self,
+        asked: &Asked<'_>,
+        leads: &FixLeads,
+        refusal: &mut Refusal,
+        now: Timestamp,
+    ) {
+        let effort = Batch { mode: BatchMode::BestEffort, ..asked.batch.clone() };
+        let best = self.try_greedily(&effort, now);
+        refusal.waiting_may_help =
+            refusal.waiting_may_help && self.holds_batch_when_empty(asked, now);
+        let mut search = BatchSearch { engine: self, asked, leads, now, tries_left: TRIES, best };
+        refusal.fixes = search.fixes();
+    }
+
+    /// The most that is placed greedily, in the order given or the largest first.
+    fn try_greedily(&mut self, batch: &Batch, now: Timestamp) -> (usize, Assignment) {
+        let volumes = self.volumes_of(batch);
+        let given: Vec<usize> = (0..batch.requests.len()).collect();
+        let mut best = self.try_in_order(batch, &given, now);
+        let order = largest_first(&batch.requests);
+        if count_placed(&best) < batch.quorum().max(1).min(order.len()) || order != given {
+            let sorted = self.try_in_order(batch, &order, now);
+            if count_placed(&sorted) > count_placed(&best) {
+                best = sorted;
+            }
+        }
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
+        (count_placed(&best), best)
+    }
+
+    /// Whether enough of the refused class would have room if nothing else were placed.
+    fn holds_batch_when_empty(&self, asked: &Asked<'_>, now: Timestamp) -> bool {
+        let prepared = PreparedRequest::new(asked.refused, self.policy(), self.fleet(), now);
+        let others = asked.batch.requests.len() - asked.members_of_class();
+        let mut wanted = asked.batch.quorum().saturating_sub(others);
+        for (_, index) in self.fleet().nodes_in_order() {
+            let Some(row) = self.fleet().row(index) else { continue };
+            let room = Room::of(&prepared, row, true);
+            wanted = wanted.saturating_sub(room.holds(asked.refused.resources));
+            if wanted == 0 {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl BatchSearch<'_> {
+    fn fixes(&mut self) -> Vec<Fix> {
+        let mut fixes = Vec::new();
+        fixes.extend(self.fewer());
+        fixes.extend(self.shrink());
+        fixes.extend(self.relaxations());
+        if fixes.is_empty() {
+            fixes.extend(self.combined());
+        }
+        fixes.extend(self.release());
+        fixes.extend(self.repairs());
+        fixes.extend(self.nodes());
+        if fixes.is_empty() {
+            fixes.extend(self.nodes_and_changes());
+        }
+        if fixes.is_empty() {
+            fixes.extend(self.repairs_and_changes());
+        }
+        fixes
+    }
+
+    /// Whether enough of the batch is placed with its members changed like this.
+    fn works(&mut self, changes: &[RequestChange]) -> bool {
+        if self.tries_left == 0 {
+            return false;
+        }
+        self.tries_left -= 1;
+        let batch = self.asked.changed(changes);
+        let valid = batch.requests.iter().all(|request| request.validate().is_ok());
+        valid && self.engine.try_greedily(&batch, self.now).0 >= batch.quorum()
+    }
+
+    fn prepared(&self) -> PreparedRequest<'_> {
+        self.prepare(self.asked.refused)
+    }
+
+    fn prepare<'b>(&'b self, request: &'b InstanceRequest) -> PreparedRequest<'b> {
+        PreparedRequest::new(request, self.engine.policy(), self.engine.fleet(), self.now)
+    }
+
+    /// As many as there is room for.
+    fn fewer(&self) -> Option<Fix> {
+        let (count, of) = (self.best.0, self.asked.batch.requests.len());
+        let is_less = !self.asked.is_rest && count > 0 && count < self.asked.batch.quorum();
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        is_less.then(|| Fix::Fewer { count: number(count), of: number(of) })
+    }
+
+    /// The largest size of the refused class at which the batch fits.
+    fn shrink(&mut self) -> Option<Fix> {
+        let request = self.asked.refused;
+        let mut least = request.clone();
+        let Amounts { cpu_milli, disk_mib, .. } = request.resources;
+        least.resources = Amounts::new(cpu_milli.min(1), 1).with_disk(disk_mib.min(1));
+        least.elastic = None;
+        let mut smaller_classes = vec![request.extra.clone()];
+        // Of further classes half, a quarter and so on; in the end none.
+        while smaller_classes.last().is_some_and(|last| last.values().any(|amount| *amount > 0)) {
+            let last = smaller_classes.last().cloned().unwrap_or_default();
+            smaller_classes
+                .push(last.into_iter().map(|(class, amount)| (class, amount / 2)).collect());
+        }
+        for extra in smaller_classes.into_iter().take(TRIES_OF_KIND) {
+            least.extra.clone_from(&extra);
+            let nodes = self.engine.candidates(&least, self.now);
+            let fitted = InstanceRequest { extra, ..request.clone() };
+            let Some(resources) = self.fit(&fitted, &nodes) else { continue };
+            let fewer =
+                fitted.extra.iter().filter(|(class, n)| request.extra.get(*class) != Some(n));
+            let extra = fewer.map(|(class, amount)| (class.clone(), *amount)).collect();
+            let node = nodes.first().copied();
+            return self.try_sizes(&RequestChange::Shrink { resources, extra }, node);
+        }
+        None
+    }
+
+    /// By arithmetic, the size at which enough members have room on these nodes.
+    fn fit(&self, request: &InstanceRequest, nodes: &[NodeIndex]) -> Option<Amounts> {
+        let prepared = self.prepare(request);
+        let rows = nodes.iter().filter_map(|index| prepared.fleet.row(*index));
+        let rooms: Vec<Room> = rows.map(|row| Room::of(&prepared, row, false)).collect();
+        let others = self.asked.batch.requests.len() - self.asked.members_of_class();
+        let wanted = self.asked.batch.quorum().saturating_sub(others).max(1);
+        shrink_to_count(request, &rooms, wanted)
+    }
+
+    /// Tries a size, and smaller ones where rules or other members leave less room than there is.
+    fn try_sizes(&mut self, most: &RequestChange, node: Option<NodeIndex>) -> Option<Fix> {
+        let RequestChange::Shrink { resources, extra } = most else { return None };
+        for eighths in [8, 7, 6, 4, 2, 1] {
+            let wanted = self.asked.refused.resources;
+            let part = |fitted: u32, wanted: u32| match fitted < wanted {
+                true => (u64::from(fitted) * eighths / 8).try_into().unwrap_or(fitted),
+                false => fitted,
+            };
+            let resources = Amounts {
+                cpu_milli: part(resources.cpu_milli, wanted.cpu_milli),
+                memory_mib: part(resources.memory_mib, wanted.memory_mib).max(1),
+                disk_mib: part(resources.disk_mib, wanted.disk_mib),
+                bandwidth_mbps: part(resources.bandwidth_mbps, wanted.bandwidth_mbps),
+            };
+            let change = RequestChange::Shrink { resources, extra: extra.clone() };
+            let changes_nothing = resources == wanted && extra.is_empty();
+            if !changes_nothing && self.works(std::slice::from_ref(&change)) {
+                let node = node.and_then(|index| self.engine.fleet().row(index));
+                let node = node.map(|row| row.id.clone());
+                return Some(change.fix(self.asked.refused, node));
+            }
+        }
+        None
+    }
+
+    /// Each change of the refused class that is enough alone.
+    fn relaxations(&mut self) -> Vec<Fix> {
+        let leads = self.leads;
+        let mut fixes = Vec::new();
+        for (change, index) in leads.relaxations.iter().take(TRIES_OF_KIND) {
+            if self.works(std::slice::from_ref(change)) {
+                let node = self.engine.fleet().row(*index).map(|row| row.id.clone());
+                fixes.push(change.fix(self.asked.refused, node));
+            }
+        }
+        fixes
+    }
+
+    /// Changes of the refused class that are enough together.
+    fn combined(&mut self) -> Option<Fix> {
+        let leads = self.leads;
+        let of_request = |one: &&Combination| one.mends.is_empty() && one.released.is_empty();
+        for one in leads.combined.iter().filter(of_request).take(TRIES_OF_KIND) {
+            if self.works(&one.changes) {
+                return Some(combined_fix(&self.prepared(), one));
+            }
+        }
+        None
+    }
+
+    /// Instances whose release makes room for all that is missing.
+    fn release(&mut self) -> Option<Fix> {
+        let released = self.find_release()?;
+        let mut detached = Vec::new();
+        for id in &released {
+            let index = self.engine.fleet().instance(*id).map(|row| row.host.index());
+            let instance = self.engine.fleet.detach_instance(*id);
+            detached.extend(instance.zip(index));
+        }
+        let works = self.works(&[]);
+        for (instance, index) in detached.into_iter().rev() {
+            self.engine.fleet.attach_instance(instance, index);
+        }
+        let prepared = self.prepared();
+        let rows = released.iter().filter_map(|id| prepared.fleet.instance(*id));
+        works.then(|| free(&prepared, &rows.collect::<Vec<_>>()))
+    }
+
+    /// One node after the other is freed for a member that has no place yet.
+    fn find_release(&mut self) -> Option<Vec<InstanceId>> {
+        let mut claimed: Vec<InstanceId> = Vec::new();
+        let mut gone = Vec::new();
+        let (asked, assignment) = (self.asked, self.best.1.clone());
+        for (request, picked) in asked.batch.requests.iter().zip(&assignment) {
+            if let Some(picked) = picked {
+                self.engine.fleet.claim_at(request, picked.index);
+                claimed.push(request.id);
+            }
+        }
+        let missing = asked.batch.quorum().saturating_sub(claimed.len());
+        let without = asked.batch.requests.iter().zip(&assignment).filter(|(_, at)| at.is_none());
+        let mut placed = 0;
+        for (request, _) in without.take(missing) {
+            let picked = self.engine.pick(request, self.now, Reuse::Mask);
+            let index = match picked {
+                Some(picked) => Some(picked.index),
+                None => self.free_for(request, &mut gone),
+            };
+            let Some(index) = index.filter(|_| gone.len() <= MAX_RELEASED) else { break };
+            self.engine.fleet.claim_at(request, index);
+            claimed.push(request.id);
+            placed += 1;
+        }
+        for id in claimed.into_iter().rev() {
+            self.engine.fleet.undo_claim(id);
+        }
+        let ids: Vec<InstanceId> = gone.iter().map(|(id, ..)| *id).collect();
+        for (_, instance, index) in gone.into_iter().rev() {
+            self.engine.fleet.attach_instance(instance, index);
+        }
+        (placed == missing && !ids.is_empty()).then_some(ids)
+    }
+
+    /// Frees a node for one member. Returns the node.
+    fn free_for(
+        &mut self,
+        request: &InstanceRequest,
+        gone: &mut Vec<(InstanceId, DetachedInstance, NodeIndex)>,
+    ) -> Option<NodeIndex> {
+        let prepared = self.prepare(request);
+        let nodes = &self.leads.short_of_room;
+        let nodes = &nodes[..nodes.len().min(LIMITS.nodes_freed)];
+        let asked = self.asked;
+        let released = least_release(&prepared, nodes, &|row| !asked.is_member(row.id))?;
+        let index = released.first()?.host.index();
+        let ids: Vec<InstanceId> = released.iter().map(|row| row.id).collect();
+        for id in ids {
+            let instance = self.engine.fleet.detach_instance(id)?;
+            gone.push((id, instance, index));
+        }
+        Some(index)
+    }
+
+    /// The first nodes that are enough when they are mended.
+    fn repairs(&mut self) -> Option<Fix> {
+        let leads = self.leads;
+        let mut tried: Vec<TriedNode> = Vec::new();
+        let mut fixes: Vec<Fix> = Vec::new();
+        let mut works = false;
+        for (id, facts) in leads.mends.iter().take(MAX_NODES as usize) {
+            tried.extend(self.engine.fleet.try_node(facts));
+            fixes.push(mend(*id, facts.id.clone()));
+            works = self.works(&[]);
+            if works {
+                break;
+            }
+        }
+        tried.into_iter().rev().for_each(|node| self.engine.fleet.take_back_node(node));
+        works.then(|| Fix::all_of(fixes))
+    }
+
+    /// The fewest new nodes that are enough: as large as the largest of the fleet if that helps, each
+    /// no larger than it need be.
+    fn nodes(&mut self) -> Option<Fix> {
+        let missing = self.asked.batch.quorum().saturating_sub(self.best.0);
+        let missing = u32::try_from(missing).ok().filter(|missing| *missing > 0)?;
+        let most = self.most_on_one_node().clamp(1, missing);
+        let ways = if most > 1 { vec![most, 1] } else { vec![1] };
+        for members in ways {
+            let Some(mut facts) = smallest_node(&self.prepared(), members) else { continue };
+            let fewest = missing.div_ceil(members);
+            // One that is asked for by name keeps it.
+            if self.asked.refused.required_place.is_none() {
+                facts.id = new_name(self.engine.fleet(), fewest + 1, &[]);
+            }
+            if let Some(count) = self.fewest_nodes(&facts, fewest) {
+                let shape = facts.capacity.unwrap_or_default();
+                return Some(Fix::AddNode { shape, count, facts: Box::new(facts) });
+            }
+        }
+        None
+    }
+
+    /// New nodes for every class of which some are missing, and what these must do without to be
+    /// placed on them.
+    fn nodes_and_changes(&mut self) -> Option<Fix> {
+        let as_it_is = self.asked.batch.requests.iter().zip(&self.best.1);
+        let missing = as_it_is.filter(|(_, picked)| picked.is_none()).map(|(request, _)| request);
+        let mut changes: Vec<(RequestChange, &InstanceRequest)> = Vec::new();
+        for class in classes(missing) {
+            for change in changes_for_new_node(&self.prepare(class)) {
+                if !changes.iter().any(|(other, _)| *other == change) {
+                    changes.push((change, class));
+                }
+            }
+        }
+        if changes.len() >= LIMITS.changes_of_combined {
+            return None;
+        }
+        let relaxations: Vec<RequestChange> = changes.iter().map(|(one, _)| one.clone()).collect();
+        let relaxed = self.asked.changed(&relaxations);
+        if relaxed.requests.iter().any(|request| request.validate().is_err()) {
+            return None;
+        }
+        let fixes = changes.iter().map(|(change, class)| change.fix(class, None));
+        let effort = Batch { mode: BatchMode::BestEffort, ..relaxed };
+        let (placed, assignment) = self.engine.try_greedily(&effort, self.now);
+        let wanted = self.asked.batch.quorum().saturating_sub(placed);
+        if wanted == 0 {
+            return (!changes.is_empty()).then(|| Fix::all_of(fixes.collect()));
+        }
+        let left = effort.requests.iter().zip(&assignment).filter(|(_, at)| at.is_none());
+        let left: Vec<&InstanceRequest> = left.map(|(request, _)| request).take(wanted).collect();
+        let nodes = self.nodes_of_classes(&left)?;
+        self.works_with(&nodes, &relaxations).then(|| {
+            let added = nodes.into_iter().map(|(facts, count)| Fix::AddNode {
+                shape: facts.capacity.unwrap_or_default(),
+                count,
+                facts: Box::new(facts),
+            });
+            Fix::all_of(added.chain(fixes).collect())
+        })
+    }
+
+    /// One node for each of these, alike for equal ones.
+    fn nodes_of_classes(&self, members: &[&InstanceRequest]) -> Option<Vec<(NodeFacts, u32)>> {
+        let mut nodes: Vec<(NodeFacts, u32)> = Vec::new();
+        for class in classes(members.iter().copied()) {
+            let count = members.iter().filter(|member| member.same_class(class)).count();
+            let count = u32::try_from(count).ok()?;
+            let taken: Vec<NodeId> = nodes.iter().map(|(facts, _)| facts.id.clone()).collect();
+            let id = new_name(self.engine.fleet(), count, &taken);
+            nodes.push((NodeFacts { id, ..smallest_node(&self.prepare(class), 1)? }, count));
+        }
+        Some(nodes)
+    }
+
+    /// A mended node together with changes of the refused class, or with several repairs.
+    fn repairs_and_changes(&mut self) -> Option<Fix> {
+        let leads = self.leads;
+        let with_mends = leads.combined.iter().filter(|one| !one.mends.is_empty());
+        for one in with_mends.filter(|one| one.released.is_empty()).take(TRIES_OF_KIND) {
+            let facts = mended_facts(&self.prepared(), one.index, &one.mends);
+            let tried = facts.and_then(|facts| self.engine.fleet.try_node(&facts));
+            let works = tried.is_some() && self.works(&one.changes);
+            tried.into_iter().for_each(|node| self.engine.fleet.take_back_node(node));
+            if works {
+                return Some(combined_fix(&self.prepared(), one));
+            }
+        }
+        None
+    }
+
+    /// How many of the refused class the roomiest node would hold with nothing else on it.
+    fn most_on_one_node(&self) -> u32 {
+        let prepared = self.prepared();
+        let fleet = prepared.fleet;
+        let rows = fleet.nodes_in_order().filter_map(|(_, index)| fleet.row(index));
+        let holds =
+            rows.map(|row| Room::of(&prepared, row, true).holds(self.asked.refused.resources));
+        holds.max().and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
+    }
+
+    /// The least number of such nodes with which the batch fits, near the fewest that may do.
+    fn fewest_nodes(&mut self, facts: &NodeFacts, fewest: u32) -> Option<u32> {
+        let mut works = |count| self.works_with(&[(facts.clone(), count)], &[]);
+        let count = [fewest, fewest + 1].into_iter().find(|&count| works(count))?;
+        // What greedy left out may need fewer nodes than there are members left out.
+        let is_less = count > 1 && works(count - 1);
+        Some(if is_less { count - 1 } else { count })
+    }
+
+    /// Whether the changed batch fits with so many nodes of each kind added.
+    fn works_with(&mut self, nodes: &[(NodeFacts, u32)], changes: &[RequestChange]) -> bool {
+        let mut tried: Vec<TriedNode> = Vec::new();
+        for (facts, count) in nodes {
+            for place in 0..*count {
+                let id = numbered(&facts.id, place);
+                tried.extend(self.engine.fleet.try_node(&NodeFacts { id, ..facts.clone() }));
+            }
+        }
+        let works = self.works(changes);
+        tried.into_iter().rev().for_each(|node| self.engine.fleet.take_back_node(node));
+        works
+    }
+}
+
+/// One request of each class.
+fn classes<'a>(requests: impl Iterator<Item = &'a InstanceRequest>) -> Vec<&'a InstanceRequest> {
+    let mut classes: Vec<&InstanceRequest> = Vec::new();
+    for request in requests {
+        if !classes.iter().any(|class| class.same_class(request)) {
+            classes.push(request);
+        }
+    }
+    classes
+}

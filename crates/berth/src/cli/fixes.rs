@@ -1,0 +1,236 @@
+//! What a fix does, in words and as a command that can be pasted.
+
+use berth_api::engine::affinity::Rule;
+use berth_api::engine::{Amounts, Fix, InstanceRequest, NodeFacts, NodeId, Ratios, TraitValue};
+use berth_api::units;
+
+use super::place::flags::{CommandLine, RequestFlags};
+use super::refusal::{Advice, name};
+use crate::cmdutil::{amounts, args, plural, trait_flag};
+
+/// Most instances that one suggested command releases.
+const MAX_RELEASED: usize = 40;
+
+/// What a fix does, and the command that does it.
+pub(super) fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
+    (description(fix), command(fix, advice))
+}
+
+fn description(fix: &Fix) -> String {
+    match fix {
+        Fix::Shrink { resources, extra, node } => {
+            let classes = extra.iter().map(|(class, amount)| format!(", {amount} {class}"));
+            let size = format!("{}{}", amounts(resources), classes.collect::<String>());
+            format!("ask for less: {size} fits on {}", name(node.as_ref()))
+        }
+        Fix::Relax { change, node, .. } => match node {
+            Some(node) => format!("{change}: then it fits on {node}"),
+            None => change.clone(),
+        },
+        Fix::Free { instances, tenants, node } => {
+            let whose = match tenants.is_empty() {
+                true => String::new(),
+                false => format!(" of {}", tenants.join(", ")),
+            };
+            let place = node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
+            format!("release {}{whose}{place}", plural(instances.len(), "instance"))
+        }
+        Fix::Mend { remedy, node, .. } => format!("fix {}: {remedy}", name(node.as_ref())),
+        Fix::AddNode { shape, count: 1, .. } => {
+            format!("add a node with at least {}", shape.at_least())
+        }
+        Fix::AddNode { shape, count, .. } => {
+            format!("add {count} nodes, each with at least {}", shape.at_least())
+        }
+        Fix::Fewer { count, of } => format!("place {count} of {of} now"),
+        Fix::Combined { changes } => {
+            changes.iter().map(description).collect::<Vec<_>>().join("; and ")
+        }
+    }
+}
+
+fn command(fix: &Fix, advice: &Advice<'_>) -> Option<String> {
+    match fix {
+        Fix::Shrink { .. } | Fix::Relax { .. } => {
+            advice.with_change(|flags| change_request(flags, fix, advice))
+        }
+        Fix::Fewer { count, .. } => advice.with_fewer(*count),
+        Fix::Free { .. } | Fix::Mend { .. } | Fix::AddNode { .. } => fleet_command(fix),
+        Fix::Combined { changes } => {
+            let of_request = |fix: &&Fix| matches!(fix, Fix::Shrink { .. } | Fix::Relax { .. });
+            let (of_request, of_fleet): (Vec<&Fix>, Vec<&Fix>) =
+                changes.iter().partition(of_request);
+            let mut commands = Vec::new();
+            for fix in of_fleet {
+                commands.push(fleet_command(fix)?);
+            }
+            // Once the fleet is changed, the request is sent again, changed or not.
+            let changed = |flags: &mut RequestFlags| {
+                of_request.iter().all(|fix| change_request(flags, fix, advice))
+            };
+            commands.push(advice.with_change(changed)?);
+            Some(commands.join(" && "))
+        }
+    }
+}
+
+/// The command of a fix that an operator does to the fleet.
+fn fleet_command(fix: &Fix) -> Option<String> {
+    match fix {
+        Fix::Free { instances, .. } => {
+            let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
+            let few = (1..=MAX_RELEASED).contains(&ids.len());
+            few.then(|| format!("berth claims release {}", ids.join(" ")))
+        }
+        Fix::Mend { filter, node, .. } => node.as_ref().map(|node| node_command(filter, node)),
+        Fix::AddNode { facts, count, .. } => Some(register_command(facts, *count)),
+        Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Fewer { .. } | Fix::Combined { .. } => None,
+    }
+}
+
+/// The command that fixes a node, or shows what is wrong with it.
+fn node_command(filter: &str, node: &NodeId) -> String {
+    let name = args::shell_quote(node.as_str());
+    match filter {
+        "node-active" => format!("berth nodes uncordon {name}"),
+        "not-reserved" => format!("berth nodes set {name} reserved=false"),
+        "no-reboot-soon" => format!("berth nodes set {name} next_reboot=null"),
+        _ => format!("berth nodes explain {name}"),
+    }
+}
+
+/// The command that registers nodes: all that the request asks of them.
+fn register_command(facts: &NodeFacts, count: u32) -> String {
+    let mut line = CommandLine::default();
+    let shape = facts.capacity.unwrap_or_default();
+    let exact =
+        |amount: u32, text: fn(i64) -> String| (amount > 0).then(|| text(i64::from(amount)));
+    line.flag("--cpu", exact(shape.cpu_milli, units::cpu_exact));
+    line.flag("--memory", exact(shape.memory_mib, units::size_exact));
+    line.flag("--disk", exact(shape.disk_mib, units::size_exact));
+    line.flag("--bandwidth", exact(shape.bandwidth_mbps, units::bandwidth_exact));
+    line.flag("--extra", facts.extra.iter().map(|(class, amount)| format!("{class}={amount}")));
+    line.flag("--zone", facts.zone.clone());
+    line.flag("--rack", facts.rack.clone());
+    line.flag("--label", facts.labels.iter().map(|(key, value)| format!("{key}={value}")));
+    line.flag("--trait", facts.traits.iter().map(|(name, value)| trait_flag(name, value)));
+    line.flag("--network", facts.networks.iter().map(|network| network.tag.clone()));
+    let spot = facts.capacity_type != berth_api::engine::CapacityType::default();
+    line.flag("--capacity", spot.then(|| facts.capacity_type.name().to_owned()));
+    let flags = args::shell_line(line.0.iter().map(String::as_str));
+    let set = further_facts(facts);
+    let register = |name: &str| match set.is_empty() {
+        true => format!("berth nodes register {name} {flags}"),
+        false => format!(
+            "berth nodes register {name} {flags} && berth nodes set {name} {}",
+            args::shell_line(set.iter().map(String::as_str))
+        ),
+    };
+    if count == 1 {
+        return register(&args::shell_quote(facts.id.as_str()));
+    }
+    let names = (1..=count).map(|number| match number {
+        1 => facts.id.to_string(),
+        further => format!("{}-{further}", facts.id),
+    });
+    let names: Vec<String> = names.map(|name| args::shell_quote(&name)).collect();
+    format!("for node in {}; do {}; done", names.join(" "), register("\"$node\""))
+}
+
+/// Facts that have no flag, as values to set.
+fn further_facts(facts: &NodeFacts) -> Vec<String> {
+    let mut set = Vec::new();
+    if let Some(platform) = facts.platform {
+        set.push(format!("platform.version={:?}", platform.version.to_string()));
+        set.push(format!("platform.built_at={}", platform.built_at.0));
+    }
+    if facts.ratios != Ratios::default() {
+        let Ratios { cpu_permille, memory_permille, disk_permille } = facts.ratios;
+        set.push(format!("ratios.cpu_permille={cpu_permille}"));
+        set.push(format!("ratios.memory_permille={memory_permille}"));
+        set.push(format!("ratios.disk_permille={disk_permille}"));
+    }
+    let usual = NodeFacts::new("", Amounts::default()).vmm_overhead_mib;
+    if facts.vmm_overhead_mib != usual {
+        set.push(format!("vmm_overhead_mib={}", facts.vmm_overhead_mib));
+    }
+    set
+}
+
+/// Makes the change in the flags; false when they cannot express it.
+fn change_request(flags: &mut RequestFlags, fix: &Fix, advice: &Advice<'_>) -> bool {
+    match fix {
+        Fix::Shrink { resources, extra, .. } => {
+            let instance = &mut flags.instance;
+            instance.cpu = (resources.cpu_milli > 0).then_some(resources.cpu_milli);
+            instance.memory = Some(resources.memory_mib);
+            instance.bandwidth = (resources.bandwidth_mbps > 0).then_some(resources.bandwidth_mbps);
+            if advice.names_disk() || resources.disk_mib != InstanceRequest::DEFAULT_DISK_MIB {
+                instance.disk = Some(resources.disk_mib);
+            }
+            for (class, amount) in extra {
+                instance.extra.retain(|(other, _)| other != class);
+                instance.extra.extend((*amount > 0).then(|| (class.clone(), *amount)));
+            }
+            // A file states its classes itself, and flags only add to them.
+            extra.is_empty() || flags.file.is_none()
+        }
+        Fix::Relax { filter, change, .. } => relax(flags, filter, change),
+        Fix::Free { .. }
+        | Fix::Mend { .. }
+        | Fix::AddNode { .. }
+        | Fix::Fewer { .. }
+        | Fix::Combined { .. } => false,
+    }
+}
+
+/// Removes one rule from the flags; false when it is not among them.
+fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
+    let instance = &mut flags.instance;
+    let before = instance.clone();
+    let after = |prefix: &str| change.strip_prefix(prefix).unwrap_or_default().to_owned();
+    match filter {
+        // Sent again, it is a new request.
+        "not-excluded" => return true,
+        "capacity-type" => instance.capacity = None,
+        "traits" if change.starts_with("ask for trait ") => {
+            let asked = after("ask for trait ");
+            let Ok(asked) = args::trait_value(&asked) else { return false };
+            instance.traits.retain(|(name, _): &(String, TraitValue)| *name != asked.0);
+            instance.traits.push(asked);
+        }
+        "traits" => instance.traits.retain(|(name, _)| *name != after("drop trait ")),
+        "networks" => {
+            let dropped = after("drop network ");
+            instance.networks.retain(|networks| networks.0.join(" or ") != dropped);
+        }
+        "placement-constraint" => instance.place.drop_part(&after("drop where ")),
+        "not-virtual" => instance.exclude_virtual = false,
+        "groups" => instance.groups.retain(|group| *group != after("leave group ")),
+        "affinity" => soften(&mut instance.affinity, change),
+        "strict-locality" => instance.strict = false,
+        "volume-home" => {
+            instance.volumes.clear();
+            instance.attachments.clear();
+        }
+        "cpu-cap-mixing" => instance.cpu_capped = change == "cap the CPU",
+        "secrets-present" => instance.needs_secrets = false,
+        _ => {}
+    }
+    *instance != before
+}
+
+/// Makes the named rule soft.
+fn soften(rules: &mut [Rule], change: &str) {
+    for rule in rules.iter_mut().filter(|rule| rule.is_hard()) {
+        let text = rule.as_str();
+        if change != format!("make {text} soft with ~, or drop it") {
+            continue;
+        }
+        // The first == is the operator if there is one, else the first !=.
+        let operator = if text.contains("==") { "==" } else { "!=" };
+        if let Ok(soft) = Rule::parse(&text.replacen(operator, &format!("{operator}~"), 1)) {
+            *rule = soft;
+        }
+    }
+}
