@@ -13,7 +13,7 @@ pub use berth_engine::limits::{
     Excess, FieldLimits, Limit, LimitExceeded, Limited, Meter, check_regexes, check_size,
     is_control, is_name, read_items, read_rules,
 };
-use berth_engine::{Elastic, Locality, Network, NodeFacts, PlatformBounds};
+use berth_engine::{BootOutcome, Elastic, Locality, Network, NodeFacts, PlatformBounds};
 use utoipa::ToSchema;
 
 use crate::{
@@ -42,8 +42,8 @@ limit_fields!(InstanceSpec {
     image: table::IMAGE,
     groups: table::GROUPS,
     affinity: table::RULES,
-    required_place: table::SELECTOR,
-    preferred_places: table::PREFERRED_PLACES,
+    required_place as "where": table::SELECTOR,
+    preferred_places as "prefer": table::PREFERRED_PLACES,
     locality: PARTS,
 } fixed {
     id, count, resources, ratios, capacity_type, needs_secrets, cpu_capped, exclude_virtual,
@@ -190,7 +190,9 @@ pub fn objects() -> Vec<ObjectLimits> {
         limits_of::<Secrets>(),
         limits_of::<NodeFacts>(),
         limits_of::<Network>(),
+        limits_of::<BootOutcome>(),
         limits_of::<NodeStateChange>(),
+        limits_of::<UnsetFacts>(),
         limits_of::<DrainNode>(),
         limits_of::<EvacuationQuery>(),
         limits_of::<MoveVolume>(),

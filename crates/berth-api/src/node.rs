@@ -78,7 +78,7 @@ pub struct NodeStateChange {
 #[serde(deny_unknown_fields)]
 pub struct UnsetFacts {
     /// Fields, such as `reserved` and `labels.hall`; `labels` means all labels.
-    #[schema(min_items = 1, max_items = 100)]
+    #[schema(min_items = 1)]
     pub fields: Vec<String>,
 }
 
@@ -165,7 +165,6 @@ pub struct Heartbeat {
     /// Why the node works only in part, such as a failed health check: it becomes `degraded`. Sent with
     /// every heartbeat while it holds; absent: it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 200)]
     pub degraded: Option<String>,
     /// Notice that the node will be reclaimed; may be sent with every heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]

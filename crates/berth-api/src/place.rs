@@ -93,7 +93,6 @@ pub struct InstanceSpec {
     pub required_place: Option<NodeSelector>,
     /// Which nodes it should rather go to; the more of these a node fits, the better.
     #[serde(default, rename = "prefer", skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 8)]
     pub preferred_places: Vec<NodeSelector>,
     /// Local volumes it uses; it must be on their node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -4,8 +4,8 @@ use super::table::{self, NAME};
 use super::{LimitExceeded, check_length};
 use crate::limit_fields;
 use crate::model::{
-    BootOutcome, Elastic, Group, InstanceRequest, Locality, Network, NodeFacts, PlatformBounds,
-    TraitValue, Volume,
+    BootOutcome, Elastic, Group, InstanceRequest, Locality, Network, NodeFacts, Override,
+    PlatformBounds, TraitValue, Volume,
 };
 
 limit_fields!(Elastic { class: NAME } fixed {
@@ -24,6 +24,8 @@ limit_fields!(Group { id: NAME, tenant: NAME } fixed { kind, strength, topology,
 
 limit_fields!(Volume { id: NAME, tenant: NAME, home: NAME } fixed { attached_to });
 
+limit_fields!(Override {} fixed { reported, policy, set });
+
 limit_fields!(NodeFacts {
     id: NAME,
     extra: table::NODE_EXTRA,
@@ -35,11 +37,12 @@ limit_fields!(NodeFacts {
     cached_images: table::NODE_IMAGES,
     boots: table::NODE_BOOTS,
     state_reason: table::REASON,
+    overridden: table::NODE_OVERRIDES,
 } fixed {
     state, heartbeat_at, capacity, system_reserve, policy_reserve, ratios, vmm_overhead_mib,
     instance_limit, other, capacity_type, platform, last_boot, next_reboot, hardware_class, kvm,
     scratch_mib, overlay_loss_ppm, reserved, headnode, is_virtual, reservoir, cpu_cap_mode,
-    watermarks, overridden,
+    watermarks,
 } within table::NODE_BYTES);
 
 /// Checks how many there are of everything that an instance asks for, without a look at its texts:

@@ -399,16 +399,23 @@ macro_rules! of_fixed_size {
 of_fixed_size!(bool, u32, u64, i64, InstanceId, Timestamp, PlatformVersion, serde_json::Value);
 
 /// The limits of an object's fields. States each field that has a limit with it, and every other
-/// field by its name, so that a new field cannot be forgotten. `within` limits what the fields take
-/// up together.
+/// field by its name, so that a new field cannot be forgotten. `as` gives the name of a field in
+/// JSON where it differs. `within` limits what the fields take up together.
 #[macro_export]
 macro_rules! limit_fields {
-    ($type:ty { $($field:ident: $limit:expr),* $(,)? } fixed { $($fixed:ident),* $(,)? }) => {
-        $crate::limit_fields!($type {$($field: $limit),*} fixed {$($fixed),*} within usize::MAX);
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $name:literal) => { $name };
+    (
+        $type:ty { $($field:ident $(as $name:literal)?: $limit:expr),* $(,)? }
+        fixed { $($fixed:ident),* $(,)? }
+    ) => {
+        $crate::limit_fields!(
+            $type {$($field $(as $name)?: $limit),*} fixed {$($fixed),*} within usize::MAX
+        );
     };
     (
-        $type:ty { $($field:ident: $limit:expr),* $(,)? } fixed { $($fixed:ident),* $(,)? }
-        within $most:expr
+        $type:ty { $($field:ident $(as $name:literal)?: $limit:expr),* $(,)? }
+        fixed { $($fixed:ident),* $(,)? } within $most:expr
     ) => {
         impl $crate::limits::Limited for $type {
             fn check(
@@ -419,14 +426,14 @@ macro_rules! limit_fields {
                 let Self { $($field,)* $($fixed: _,)* } = self;
                 let before = meter.bytes;
                 $($crate::limits::Limited::check($field, $limit, meter)
-                    .map_err(|error| error.inside(stringify!($field)))?;)*
+                    .map_err(|error| error.inside($crate::limit_fields!(@name $field $($name)?)))?;)*
                 $crate::limits::check_size(meter.bytes.saturating_sub(before), $most)
             }
         }
 
         impl $crate::limits::FieldLimits for $type {
             const FIELDS: &'static [(&'static str, $crate::limits::Limit)] =
-                &[$((stringify!($field), $limit)),*];
+                &[$(($crate::limit_fields!(@name $field $($name)?), $limit)),*];
         }
     };
 }

@@ -63,8 +63,12 @@ pub const INSTANCES: Limit = Limit::List(1000, &Limit::Parts);
 
 /// Labels of one node.
 pub const NODE_LABELS: Limit = Limit::Map(128, &NAME, &LABEL_VALUE);
-/// Facts of one node that are unset at once, such as `labels.hall`.
-pub const UNSET_FIELDS: Limit = Limit::List(256, &SENTENCE);
+/// The path of a fact, such as `labels.hall`.
+pub const FACT_PATH: Limit = Limit::Text(256);
+/// Facts of one node that are unset at once.
+pub const UNSET_FIELDS: Limit = Limit::List(100, &FACT_PATH);
+/// Facts of one node that are not as reported.
+pub const NODE_OVERRIDES: Limit = Limit::Map(1024, &FACT_PATH, &Limit::Parts);
 /// Traits of one node.
 pub const NODE_TRAITS: Limit = Limit::Map(128, &NAME, &TRAIT_VALUE);
 /// Networks of one node.
