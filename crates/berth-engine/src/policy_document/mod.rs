@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, PPM};
 use crate::policy::{
-    Combine, CpuRule, Defaults, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS, Policy,
-    PolicyHash, ScoreOptions, ScorerId,
+    Combine, CpuRule, Defaults, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS,
+    Policy, PolicyHash, ScoreOptions, ScorerId,
 };
 use crate::score::SCORERS;
 

@@ -18,8 +18,8 @@ pub(crate) use fields::check_counts;
 pub use read::{check_regexes, read_items, read_rules};
 
 use crate::affinity::Rule;
-use crate::node_selector::NodeSelector;
 use crate::model::{Hint, InstanceId, NodeId, PlatformVersion, Timestamp, TraitValue};
+use crate::node_selector::NodeSelector;
 
 /// Bytes that every item of a list and every entry of a map counts for besides its text.
 const ITEM_BYTES: usize = 16;
