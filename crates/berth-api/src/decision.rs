@@ -1,6 +1,6 @@
 //! Decisions: the record of each choice, and its replay.
 
-use berth_engine::{InstanceId, NodeId, Refusal};
+use berth_engine::{ExplanationPage, InstanceId, NodeId, Refusal};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,6 +11,9 @@ pub struct PlacedAt {
     /// The instance.
     #[schema(value_type = uuid::Uuid)]
     pub instance: InstanceId,
+    /// Its name, while it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The node; hidden from tenants if the policy says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
@@ -56,6 +59,9 @@ pub struct Decision {
     /// Why nothing was placed: the stable code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// Which limit of the tenant or of a pool refused it, in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Why nothing was placed, in full.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
@@ -69,7 +75,7 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayOutcome {
-    /// Derived again, byte for byte.
+    /// Derived again with the same result: the same nodes and scores, or the same refusal.
     Identical,
     /// Derived again, with another result.
     Different,
@@ -96,4 +102,48 @@ pub struct Replay {
     pub derived: Option<serde_json::Value>,
     /// In words.
     pub note: String,
+}
+
+/// The choice of a node for one instance, with a page of the nodes it was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InstanceExplanation {
+    /// The instance.
+    #[schema(value_type = uuid::Uuid)]
+    pub instance: InstanceId,
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Counts over all nodes, winner and runner-up, and the page.
+    #[serde(flatten)]
+    pub page: ExplanationPage,
+}
+
+/// Why a decision came out as it did, derived again from the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DecisionExplanation {
+    /// The decision.
+    pub decision: String,
+    /// Whether it could be derived again, and came out the same.
+    pub outcome: ReplayOutcome,
+    /// In words.
+    pub note: String,
+    /// The event up to which the fleet was rebuilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet_version: Option<i64>,
+    /// The explanation of one instance, if the decision came out the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<InstanceExplanation>,
+}
+
+/// Why an instance is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacementReason {
+    /// What is known, in words.
+    pub note: String,
+    /// The decision that placed it, while its record is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+    /// Why that decision chose its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<DecisionExplanation>,
 }

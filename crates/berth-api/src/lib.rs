@@ -28,7 +28,10 @@ pub use claim::{
     Claim, ClaimRole, ClaimState, ClaimStatus, FencedRequest, Instance, LocalityIndex,
     ReleaseClaim, RenewClaim,
 };
-pub use decision::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
+pub use decision::{
+    Decision, DecisionExplanation, DecisionOutcome, InstanceExplanation, PlacedAt, PlacementReason,
+    Replay, ReplayOutcome,
+};
 pub use drain::{
     Drain, DrainMove, DrainNode, DrainState, Evacuation, EvacuationQuery, MoveState, MoveVolume,
     ReclaimNotice, VolumeMove, VolumeMoveAction, VolumeMoveReport, VolumeMoveState, VolumeMoveStep,

@@ -22,7 +22,7 @@ use crate::{
     NewPool, NewToken, NewVolume, NewWorkload, NodeStateChange, PlaceRequest, PlanRebalance,
     PolicyDiffQuery, PolicyRef, PolicyText, Quota, RebalanceStep, ReclaimNotice, ReleaseClaim,
     RenewClaim, RunningInstance, ScaleWorkload, Secrets, SetBounds, StartMigration,
-    VolumeMoveReport,
+    UnsetFacts, VolumeMoveReport,
 };
 
 const PARTS: Limit = Limit::Parts;
@@ -71,8 +71,16 @@ limit_fields!(EvacuationQuery { nodes: table::NODES, rack: NAME, zone: NAME } fi
 limit_fields!(MoveVolume { to: NAME } fixed { dry_run });
 limit_fields!(VolumeMoveReport { volume: NAME, reason: REASON } fixed { step, copied_permille });
 
-limit_fields!(Heartbeat { facts: PARTS, running: table::REPORTED, reclaim: PARTS } fixed {});
-limit_fields!(RunningInstance { reason: REASON, found: PARTS } fixed { instance, fence, state });
+limit_fields!(Heartbeat {
+    facts: PARTS,
+    running: table::REPORTED,
+    degraded: REASON,
+    reclaim: PARTS,
+} fixed {});
+limit_fields!(UnsetFacts { fields: table::UNSET_FIELDS } fixed {});
+limit_fields!(RunningInstance { reason: REASON, found: PARTS } fixed {
+    instance, fence, state, cause,
+});
 limit_fields!(FoundInstance { tenant: NAME, tags: table::TAGS, elastic: PARTS } fixed {
     resources,
 } within table::SPEC_BYTES);
@@ -97,7 +105,7 @@ limit_fields!(RebalanceStep {
 limit_fields!(NewGroup { tenant: NAME } fixed { kind, strength, topology, max_per_domain });
 limit_fields!(NewVolume { tenant: NAME, home: NAME } fixed {});
 limit_fields!(NewAttachment { tenant: NAME, volumes: table::VOLUMES } fixed {});
-limit_fields!(NewPool { range: NAME } fixed { quarantine_s });
+limit_fields!(NewPool { range: NAME, tenant: NAME } fixed { quarantine_s, open });
 limit_fields!(Quota {} fixed { cpu_milli, memory_mib, disk_mib, instances });
 limit_fields!(Secrets { version: NAME } fixed {});
 

@@ -4,6 +4,8 @@ use berth_engine::Refusal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::InstanceExplanation;
+
 /// One field of a request that cannot be accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
@@ -39,6 +41,10 @@ pub struct Problem {
     /// For a placement that found no room: the whole explanation, one for each class of instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
+    /// For a placement that found no room and asked for a full explanation: the first nodes, each
+    /// with every rule that it fails. `POST /v1/placements/explain` continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Box<InstanceExplanation>>,
     /// Whether the same request may succeed later without any change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,

@@ -12,6 +12,12 @@ use std::time::Duration;
 use berth_engine::Amounts;
 use thiserror::Error;
 
+// How amounts are written is the engine's, whose explanations use it too.
+pub use berth_engine::units::{
+    bandwidth, bandwidth_exact, cores_of_limit, cpu, cpu_exact, duration, duration_exact,
+    promised_cores, size, size_exact,
+};
+
 /// Which way a fraction of the smallest unit goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
@@ -253,126 +259,11 @@ pub(crate) fn decimal(text: &str) -> Option<(u128, u128)> {
     Some((whole.parse::<u128>().ok()? * parts + fraction.parse::<u128>().ok()?, parts))
 }
 
-/// CPU for people: `2 CPU`, `1.25 CPU`, `500m`.
-#[must_use]
-pub fn cpu(milli: i64) -> String {
-    if milli != 0 && milli.abs() < 1000 {
-        return format!("{milli}m");
-    }
-    format!("{} CPU", thousandths(milli))
-}
-
-/// Promised CPU for people: `96 of 63 cores, ×4`, where `limit_milli` is what the ratio makes of the
-/// cores.
-#[must_use]
-pub fn promised_cores(used_milli: i64, cores_milli: i64, limit_milli: i64) -> String {
-    let mut text = format!("{} of {} cores", thousandths(used_milli), thousandths(cores_milli));
-    let ratio = i128::from(limit_milli) * 1000 / i128::from(cores_milli.max(1));
-    if ratio != 1000 && cores_milli > 0 {
-        let ratio = i64::try_from(ratio).unwrap_or(i64::MAX);
-        text.push_str(&format!(", ×{}", thousandths(ratio)));
-    }
-    text
-}
-
-/// The cores behind a limit of CPU, from the ratio that made it.
-#[must_use]
-pub fn cores_of_limit(limit_milli: i64, ratio_permille: u32) -> i64 {
-    // A deficit was not multiplied.
-    if limit_milli < 0 {
-        limit_milli
-    } else {
-        limit_milli * 1000 / i64::from(ratio_permille.max(1))
-    }
-}
-
-/// Memory or disk for people, in the largest unit and with at most two decimals, cut off: `4 GiB`,
-/// `1.5 TiB`.
-#[must_use]
-pub fn size(mib: i64) -> String {
-    let units = [(1u64 << 30, "PiB"), (1 << 20, "TiB"), (1 << 10, "GiB"), (1, "MiB")];
-    in_largest(mib, &units)
-}
-
-/// Bandwidth for people, in the largest unit and with at most two decimals, cut off: `10 Gbit/s`.
-#[must_use]
-pub fn bandwidth(mbps: i64) -> String {
-    in_largest(mbps, &[(1_000_000, "Tbit/s"), (1000, "Gbit/s"), (1, "Mbit/s")])
-}
-
-/// A duration for people, its two largest parts: `2h 5m`, `1d 3h`, `45s`.
-#[must_use]
-pub fn duration(seconds: i64) -> String {
-    let sign = if seconds < 0 { "-" } else { "" };
-    let parts: Vec<String> =
-        parts_of(seconds).take(2).map(|(count, unit)| format!("{count}{unit}")).collect();
-    if parts.is_empty() { "0s".to_owned() } else { format!("{sign}{}", parts.join(" ")) }
-}
-
-/// CPU as it is typed, exactly: `2`, `500m`.
-#[must_use]
-pub fn cpu_exact(milli: i64) -> String {
-    if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }
-}
-
-/// Memory or disk as it is typed, exactly: `4GiB`, `1537MiB`.
-#[must_use]
-pub fn size_exact(mib: i64) -> String {
-    let units = [(1i64 << 30, "PiB"), (1 << 20, "TiB"), (1 << 10, "GiB")];
-    let fits = units.into_iter().find(|(unit, _)| mib != 0 && mib % unit == 0);
-    fits.map_or_else(|| format!("{mib}MiB"), |(unit, name)| format!("{}{name}", mib / unit))
-}
-
-/// Bandwidth as it is typed, exactly: `10Gbit`, `500Mbit`.
-#[must_use]
-pub fn bandwidth_exact(mbps: i64) -> String {
-    let whole = mbps != 0 && mbps % 1000 == 0;
-    if whole { format!("{}Gbit", mbps / 1000) } else { format!("{mbps}Mbit") }
-}
-
-/// A duration as it is typed, exactly: `1h30m`.
-#[must_use]
-pub fn duration_exact(seconds: i64) -> String {
-    let sign = if seconds < 0 { "-" } else { "" };
-    let text: String = parts_of(seconds).map(|(count, unit)| format!("{count}{unit}")).collect();
-    if text.is_empty() { "0s".to_owned() } else { format!("{sign}{text}") }
-}
-
-/// Days, hours, minutes and seconds, without what is zero.
-fn parts_of(seconds: i64) -> impl Iterator<Item = (u64, &'static str)> {
-    let all = seconds.unsigned_abs();
-    let parts =
-        [(all / 86_400, "d"), (all / 3600 % 24, "h"), (all / 60 % 60, "m"), (all % 60, "s")];
-    parts.into_iter().filter(|(count, _)| *count > 0)
-}
-
-fn in_largest(amount: i64, units: &[(u64, &str)]) -> String {
-    let all = amount.unsigned_abs();
-    let fits = units.iter().find(|(unit, _)| all >= *unit).or(units.last());
-    let (unit, name) = fits.copied().unwrap_or((1, ""));
-    let sign = if amount < 0 { "-" } else { "" };
-    let hundredths = u128::from(all % unit) * 100 / u128::from(unit);
-    let fraction = format!("{hundredths:02}");
-    let fraction = fraction.trim_end_matches('0');
-    let dot = if fraction.is_empty() { "" } else { "." };
-    format!("{sign}{}{dot}{fraction} {name}", all / unit)
-}
-
-/// A number of thousandths, with as many decimals as it takes.
-fn thousandths(milli: i64) -> String {
-    let (sign, all) = (if milli < 0 { "-" } else { "" }, milli.unsigned_abs());
-    let fraction = format!("{:03}", all % 1000);
-    let fraction = fraction.trim_end_matches('0');
-    let dot = if fraction.is_empty() { "" } else { "." };
-    format!("{sign}{}{dot}{fraction}", all / 1000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use Rounding::{Down, Up};
 
-    type Writer = fn(i64) -> String;
     type Parser = fn(&str, Rounding) -> Result<u32, UnitError>;
 
     #[test]
@@ -506,48 +397,6 @@ mod tests {
         for text in ["ms", "1.5ms", "-1ms", "1s500ms", "soon"] {
             let error = parse_precise_duration(text).unwrap_err().to_string();
             assert!(error.contains("accepted is seconds"), "{text:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn people_read_short_texts() {
-        let table: [(Writer, i64, &str); 33] = [
-            (cpu, 2000, "2 CPU"),
-            (cpu, 500, "500m"),
-            (cpu, 1250, "1.25 CPU"),
-            (cpu, 1005, "1.005 CPU"),
-            (cpu, 0, "0 CPU"),
-            (cpu, -500, "-500m"),
-            (cpu, -1500, "-1.5 CPU"),
-            (size, 4096, "4 GiB"),
-            (size, 1_572_864, "1.5 TiB"),
-            (size, 512, "512 MiB"),
-            (size, 1025, "1 GiB"),
-            (size, 1044, "1.01 GiB"),
-            (size, 1_048_575, "1023.99 GiB"),
-            (size, 0, "0 MiB"),
-            (size, -2048, "-2 GiB"),
-            (size, 1 << 30, "1 PiB"),
-            (size, i64::MIN, "-8589934592 PiB"),
-            (bandwidth, 10_000, "10 Gbit/s"),
-            (bandwidth, 2500, "2.5 Gbit/s"),
-            (bandwidth, 500, "500 Mbit/s"),
-            (duration, 7500, "2h 5m"),
-            (duration, 97_200, "1d 3h"),
-            (duration, 45, "45s"),
-            (duration, 0, "0s"),
-            (duration, 3601, "1h 1s"),
-            (duration, -300, "-5m"),
-            (cpu_exact, 2000, "2"),
-            (cpu_exact, 1500, "1500m"),
-            (size_exact, 1537, "1537MiB"),
-            (size_exact, 1 << 20, "1TiB"),
-            (bandwidth_exact, 10_000, "10Gbit"),
-            (bandwidth_exact, 2500, "2500Mbit"),
-            (duration_exact, 93_784, "1d2h3m4s"),
-        ];
-        for (write, amount, expected) in table {
-            assert_eq!(write(amount), expected, "{amount}");
         }
     }
 

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use std::fmt;
 
 use berth_api::limits::LimitExceeded;
-use berth_api::{FieldError, Problem};
-use berth_engine::Refusal;
+use berth_api::{FieldError, InstanceExplanation, Problem};
 use berth_engine::elastic::InvalidPermitRequest;
+use berth_engine::{Refusal, Unit};
 use berth_ledger::{ClaimRejection, Guard, LedgerError, RefusalReason};
 use thiserror::Error;
 
@@ -68,6 +68,7 @@ struct Details {
     remedy: Option<String>,
     fields: Vec<FieldError>,
     refusals: Vec<Refusal>,
+    explanation: Option<Box<InstanceExplanation>>,
     retry: Option<bool>,
     retry_after_s: Option<u32>,
 }
@@ -92,6 +93,7 @@ impl ControlError {
             remedy: None,
             fields: Vec::new(),
             refusals: Vec::new(),
+            explanation: None,
             retry: None,
             retry_after_s: None,
         }))
@@ -200,6 +202,19 @@ impl ControlError {
         self
     }
 
+    /// The explanations of a placement.
+    #[must_use]
+    pub fn explained(&self) -> &[Refusal] {
+        &self.0.refusals
+    }
+
+    /// The same with the verdicts on single nodes.
+    #[must_use]
+    pub fn explanation(mut self, explanation: InstanceExplanation) -> Self {
+        self.0.explanation = Some(Box::new(explanation));
+        self
+    }
+
     /// The same, stating whether another try may succeed.
     #[must_use]
     pub fn retry(mut self, retry: bool) -> Self {
@@ -271,6 +286,7 @@ impl ControlError {
             remedy: details.remedy,
             fields: details.fields,
             refusals: details.refusals,
+            explanation: details.explanation,
             retry: details.retry,
             trace: None,
         }
@@ -380,29 +396,55 @@ impl From<&RefusalReason> for ControlError {
     fn from(by: &RefusalReason) -> Self {
         let code = by.code();
         match by {
-            RefusalReason::Quota { tenant, resource, used, wanted, limit } => Self::conflict(
-                code,
-                format!("{tenant} uses {used} of {limit} {resource} and asks for {wanted} more"),
-            )
-            .remedy("release instances, or have an operator raise the quota")
-            .retry(true),
-            RefusalReason::PoolExhausted { pool, .. } => {
-                Self::conflict(code, format!("pool {pool} has no free value"))
-                    .remedy("release instances that hold its values, or widen its range")
-                    .retry(true)
-            }
-            RefusalReason::UnknownPool(pool) => {
-                Self::field("pools", Some(format!("{pool:?}")), "pools that exist")
-            }
-            RefusalReason::RequestIdReused { request_id } => Self::new(
+            RefusalReason::Quota { .. } => Self::conflict(code, describe_limit(by))
+                .titled("the tenant's quota does not allow it")
+                .remedy("ask for less, release instances, or have an operator raise the quota")
+                .retry(true),
+            RefusalReason::PoolExhausted { .. } => Self::conflict(code, describe_limit(by))
+                .titled("a pool has no free value")
+                .remedy("release instances that hold its values, or widen its range")
+                .retry(true),
+            RefusalReason::UnknownPool(_) => Self::conflict(code, describe_limit(by))
+                .remedy("create the pool, or leave it out of the request"),
+            RefusalReason::RequestIdReused { .. } => Self::new(
                 ErrorKind::Unprocessable,
                 code,
                 "the request id was used for something else",
-                format!("request id {request_id:?} was used with another body"),
+                describe_limit(by),
             )
             .remedy("send the first body again to get the first answer, or use a new id"),
             RefusalReason::Malformed(why) => Self::invalid(why.clone()),
         }
+    }
+}
+
+/// Which limit stood against a plan, in one sentence.
+#[must_use]
+pub fn describe_limit(by: &RefusalReason) -> String {
+    match by {
+        RefusalReason::Quota { tenant, resource, used, wanted, limit } => {
+            let (name, unit) = match *resource {
+                "memory_mib" => (" memory", Unit::Mib),
+                "cpu_milli" => ("", Unit::MilliCpu),
+                "disk_mib" => (" disk", Unit::Mib),
+                _ if *wanted == 1 => (" instance", Unit::Count),
+                _ => (" instances", Unit::Count),
+            };
+            let text = |amount: i64| unit.text(amount);
+            let (wanted, used, limit) = (text(*wanted), text(*used), text(*limit));
+            format!(
+                "tenant {tenant} asks for {wanted}{name} and uses {used} of its quota of {limit}"
+            )
+        }
+        RefusalReason::PoolExhausted { pool, addresses } => {
+            let what = if *addresses { "address" } else { "value" };
+            format!("pool {pool} has no free {what}")
+        }
+        RefusalReason::UnknownPool(pool) => format!("there is no pool {pool}"),
+        RefusalReason::RequestIdReused { request_id } => {
+            format!("request id {request_id:?} was used with another body")
+        }
+        RefusalReason::Malformed(why) => why.clone(),
     }
 }
 

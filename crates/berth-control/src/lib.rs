@@ -16,6 +16,7 @@ pub mod debug;
 pub mod documents;
 pub mod elastic;
 pub mod error;
+pub mod explanations;
 pub mod exposition;
 pub mod feed;
 mod fleet_replica;
@@ -40,7 +41,9 @@ pub mod workloads;
 
 pub use caller::{Caller, Scope};
 pub use control_plane::{ControlPlane, unexpected};
-pub use error::{ControlError, ControlResult, ErrorKind, StartError, describe_guard};
+pub use error::{
+    ControlError, ControlResult, ErrorKind, StartError, describe_guard, describe_limit,
+};
 pub use fleet_replica::FleetReplica;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
@@ -48,7 +51,7 @@ pub use placer::{
     Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
     PlacerOptions, RequestedSlot,
 };
-pub use replay::replay;
+pub use replay::{ExplanationRange, explain_decision, replay};
 pub use settings::{Adoption, Settings, UNMANAGED};
 pub use start::ControlOptions;
 

@@ -30,12 +30,13 @@ mod policy_document;
 mod prepared_request;
 mod reference;
 pub mod score;
+pub mod units;
 pub mod workload;
 
 pub use engine::{CheckError, Engine, PlaceError, Placement, Reuse};
 pub use explain::{
-    Audience, Decision, Explanation, FilterCount, Fix, NearestMiss, NodeVerdict, Refusal,
-    SearchEnd, Term,
+    Audience, Decision, Explanation, ExplanationPage, FilterCount, Fix, NearestMiss, NodeVerdict,
+    Refusal, SearchEnd, Term,
 };
 pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, UsedOf};
 pub use model::*;

@@ -40,7 +40,7 @@ fn memory_with_its_overhead_may_fill_a_node_and_not_exceed_it() {
     let mut engine = engine(builtin("balanced"), &[host]);
     assert_eq!(place(&mut engine, &request(1, 0, 1984)), "a");
     let over = request(1, 0, 1985);
-    let reason = "memory: needs 1985 MiB + 64 overhead, 2048 free: short by 1 MiB";
+    let reason = "memory: needs 1.93 GiB plus 64 MiB overhead, has just 1 MiB less than that free";
     assert_eq!(removal(&mut engine, &over, "a"), ("memory".into(), reason.into()));
 
     // Two of 960 cost 1024 each; there is nothing left for a third, however small.
@@ -49,7 +49,7 @@ fn memory_with_its_overhead_may_fill_a_node_and_not_exceed_it() {
     let refused = refusal(&mut engine, &request(4, 0, 1));
     assert_eq!(refused.code, "no_capacity_memory");
     let nearest = refused.nearest[0].evidence.to_string();
-    assert_eq!(nearest, "memory: needs 1 MiB + 64 overhead, 0 free: short by 65 MiB");
+    assert_eq!(nearest, "memory: needs 1 MiB plus 64 MiB overhead, has none free: short by 65 MiB");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn an_instance_goes_where_its_volumes_are_whatever_the_scores() {
     wanted.workload = Some("web".to_owned());
     assert_eq!(survivors(&mut engine, &wanted), ["c"]);
     assert_eq!(place(&mut engine, &wanted), "c");
-    let reason = "home of volume data is c, wanted is this node";
+    let reason = "is not the home of volume data, which is c";
     let removed = removal(&mut engine, &wanted, "a");
     assert_eq!(removed, ("volume-home".into(), reason.into()));
 }

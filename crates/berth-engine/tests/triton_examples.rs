@@ -54,7 +54,7 @@ fn d01_a_node_one_mib_short_is_removed_with_both_numbers() {
     let mut engine = engine(builtin("triton"), &nodes);
     let wanted = request(1, 0, 1024);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
-    let reason = "memory: needs 1024 MiB, 1023 free: short by 1 MiB";
+    let reason = "memory: needs 1 GiB, has 1023 MiB free: short by 1 MiB";
     assert_eq!(removal(&mut engine, &wanted, "b"), ("memory".into(), reason.into()));
 }
 
@@ -69,7 +69,7 @@ fn d02_a_cap_of_two_cores_at_ratio_four_needs_half_a_core() {
     let mut engine = engine(builtin("triton"), &nodes);
     let wanted = request(1, 2000, 512);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
-    let reason = "CPU: needs 2000 mCPU, 1960 free: short by 40 mCPU";
+    let reason = "CPU: needs 2 CPU, has 1.96 CPU free: short by 0.04 CPU";
     assert_eq!(removal(&mut engine, &wanted, "b"), ("cpu".into(), reason.into()));
 }
 
@@ -88,7 +88,7 @@ fn d03_disk_must_hold_quota_image_and_headroom() {
     wanted.image_mib = 110_958_470_u32.div_ceil(1 << 20);
     assert_eq!(wanted.image_mib, 106);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
-    let reason = "disk: needs 20586 MiB, 20585 free: short by 1 MiB";
+    let reason = "disk: needs 20.1 GiB, has just 1 MiB less than that free";
     assert_eq!(removal(&mut engine, &wanted, "b"), ("disk".into(), reason.into()));
 }
 
@@ -104,7 +104,7 @@ fn d04_a_node_takes_its_224th_instance_and_no_more() {
     claim(&mut engine, &last, "b");
     let wanted = request(1, 0, 1);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
-    let reason = "instance slots: needs 1, 0 free: short by 1";
+    let reason = "holds as many instances as it may";
     let removed = removal(&mut engine, &wanted, "b");
     assert_eq!(removed, ("instance-count".into(), reason.into()));
 }
@@ -135,11 +135,11 @@ fn d05_what_is_free_beside_two_virtual_machines_and_a_reservation() {
     wanted.resources = Amounts::new(9001, 209);
     let (filter, reason) = removal(&mut engine, &wanted, "host");
     assert_eq!(filter, "cpu");
-    assert_eq!(reason, "CPU: needs 9001 mCPU, 9000 free: short by 1 mCPU");
+    assert_eq!(reason, "CPU: needs 9.001 CPU, has 9 CPU free: short by 0.001 CPU");
     wanted.resources = Amounts::new(9000, 210);
     let (filter, reason) = removal(&mut engine, &wanted, "host");
     assert_eq!(filter, "memory");
-    assert_eq!(reason, "memory: needs 210 MiB, 209 free: short by 1 MiB");
+    assert_eq!(reason, "memory: needs 210 MiB, has 209 MiB free: short by 1 MiB");
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn d07_traits_must_be_the_same_names_with_a_value_in_common() {
     wanted.traits = traits(&[ssd, ("hw", list(&["y", "q"]))]);
     assert_eq!(survivors(&mut engine, &wanted), ["a"]);
     let reasons = ["b", "c", "e"].map(|id| removal(&mut engine, &wanted, id).1);
-    assert_eq!(reasons[0], "trait hw is absent, wanted is y|q");
-    assert_eq!(reasons[1], "trait hw is absent, wanted is y|q");
-    assert_eq!(reasons[2], "trait hw is z, wanted is y|q");
+    assert_eq!(reasons[0], "lacks trait hw; the request wants y|q");
+    assert_eq!(reasons[1], "lacks trait hw; the request wants y|q");
+    assert_eq!(reasons[2], "has trait hw as z; the request wants y|q");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn d08_a_node_with_a_trait_is_kept_for_those_who_ask_for_it() {
     });
     let mut engine = engine(builtin("triton"), &[special]);
     let plain = request(1, 0, 512);
-    let reason = "trait ssd is true, wanted is absent";
+    let reason = "has trait ssd, which the request does not ask for";
     let removed = removal(&mut engine, &plain, "special");
     assert_eq!(removed, ("traits".into(), reason.into()));
     assert_eq!(refusal(&mut engine, &plain).code, "traits_no_node");
@@ -201,7 +201,7 @@ fn d09_capped_and_uncapped_do_not_mix_unless_switched_off() {
     claim(&mut engine, &request(1, 0, 128), "a");
     let mut capped = request(2, 100, 128);
     capped.cpu_capped = true;
-    let reason = "instances here by CPU cap is 0 capped and 1 uncapped, wanted is only capped";
+    let reason = "runs 1 uncapped instance; this one is capped, and they may not mix";
     let removed = removal(&mut engine, &capped, "a");
     assert_eq!(removed, ("cpu-cap-mixing".into(), reason.into()));
 

@@ -33,6 +33,7 @@ impl ApiError {
             remedy: None,
             fields: Vec::new(),
             refusals: Vec::new(),
+            explanation: None,
             retry: None,
             trace: None,
         };

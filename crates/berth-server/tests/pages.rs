@@ -51,7 +51,7 @@ async fn the_fleet_page_shows_nodes_use_and_decisions_and_escapes_names() {
         "1 cordoned",
         "<b>1</b> instance",
         "no_capacity_memory",
-        "0 of 3 nodes can take it",
+        "none of 3 nodes can take it",
         "ask for less memory, release instances, or add a node",
         "u0 cordoned",
         "Waiting <small>1</small>",

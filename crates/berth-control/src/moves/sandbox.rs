@@ -10,9 +10,9 @@ use berth_engine::elastic::{
     Account, ElasticSettings, Free, ReliefInstance, ReliefPlan, watermark_free,
 };
 use berth_engine::{
-    Effort, Engine, EvacuationInstance, EvacuationPlan, Group, InstanceId, InstanceRequest,
-    InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance, RebalancePlan,
-    RebalanceTerms, Refusal, Timestamp, Used, Volume,
+    Effort, Engine, EvacuationInstance, EvacuationPlan, ExplanationPage, Group, InstanceId,
+    InstanceRequest, InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance,
+    RebalancePlan, RebalanceTerms, Refusal, Timestamp, Used, Volume,
 };
 use berth_ledger::{ClaimKey, ClaimState, Role, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -258,6 +258,16 @@ impl Sandbox {
             }
         }
         placed.map(|placement| placement.node)
+    }
+
+    /// What would be decided for a request, and the verdicts on some nodes in order of id.
+    pub(crate) fn explain(
+        &mut self,
+        request: &InstanceRequest,
+        from: usize,
+        limit: usize,
+    ) -> Result<ExplanationPage, PlaceError> {
+        self.engine.explain_page(request, self.now, from, limit)
     }
 
     /// The claim of an instance of a plan.

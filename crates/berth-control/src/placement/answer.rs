@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use berth_api::{ExplainLevel, HeldValue, Placed, PlacedInstance, PlacedSlot};
+use berth_api::{ExplainLevel, HeldValue, InstanceExplanation, Placed, PlacedInstance, PlacedSlot};
 use berth_engine::workload::deletion_cost;
 use berth_engine::{Explanation, InstanceId, InstanceRequest, NodeId, Policy, Refusal};
-use berth_ledger::{GrantedClaim, Slot};
+use berth_ledger::{ClaimKey, GrantedClaim, Slot};
 use rustc_hash::FxHashMap;
 
 use super::PreparedPlacement;
@@ -51,6 +51,14 @@ impl Audience {
         self.tenant.is_none() || shown()
     }
 
+    /// The name of an instance, while it is placed.
+    #[must_use]
+    pub fn name_of(&self, instance: InstanceId) -> Option<String> {
+        let catalog = self.catalog.read();
+        let claim = catalog.claims.get(&ClaimKey::primary(instance))?;
+        claim.name.as_deref().map(str::to_owned)
+    }
+
     /// Refusals as they may be seen.
     #[must_use]
     pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
@@ -59,6 +67,19 @@ impl Audience {
         let Some(policy) = &self.policy else { return Vec::new() };
         let audience = berth_engine::Audience::Tenant(tenant);
         refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()
+    }
+
+    /// The explanation of one instance as it may be seen; absent when it is not known how much that
+    /// is.
+    #[must_use]
+    pub fn instance_explanation(
+        &self,
+        explanation: InstanceExplanation,
+    ) -> Option<InstanceExplanation> {
+        let Some(tenant) = &self.tenant else { return Some(explanation) };
+        let audience = berth_engine::Audience::Tenant(tenant);
+        let page = explanation.page.redacted_for(audience, self.policy.as_deref()?);
+        Some(InstanceExplanation { page, ..explanation })
     }
 
     fn explanation(&self, explanation: &Explanation) -> Option<Explanation> {
@@ -94,7 +115,8 @@ pub(crate) fn placed_or_error(
     }
 }
 
-fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
+/// A request that means nothing, as its caller reads it.
+pub(crate) fn invalid_request(invalid: &berth_engine::InvalidRequest) -> ControlError {
     use berth_engine::InvalidRequest;
     match invalid {
         InvalidRequest::AlreadyPlaced { id, .. } => ControlError::conflict(

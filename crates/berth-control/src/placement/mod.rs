@@ -19,7 +19,7 @@ use crate::placer::{Actor, PlaceAnswer};
 pub use crate::instance_spec::{apply_default_disk, request_of};
 pub use answer::Audience;
 pub use answer::decision_id;
-pub(crate) use answer::placed_or_error;
+pub(crate) use answer::{invalid_request, placed_or_error};
 pub use read::PreparedPlacement;
 pub(crate) use read::prepare;
 pub use read::tenant_for;

@@ -10,6 +10,7 @@ use berth_ledger::{
 
 use super::pending_plan::PendingPlan;
 use super::{PlaceAnswer, PlaceRequest};
+use crate::error::describe_limit;
 
 /// Answers a request that no node can take. What must be stored comes back, and the caller is answered
 /// when it is durable.
@@ -59,7 +60,9 @@ pub(super) fn record_refusal(
         return None;
     }
     let code = by.code();
-    let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail: None };
+    let reason = serde_json::json!({ "reason": describe_limit(by) }).to_string();
+    let detail = Some(reason.into_boxed_str());
+    let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail };
     Some(record(request, basis, specs(&request.instances), code, outcome))
 }
 

@@ -1,10 +1,11 @@
 //! The question of a decision, put to an engine again, and its answer compared.
 
+use berth_api::InstanceExplanation;
 use berth_engine::{
     Batch, BatchMode, Engine, InstanceId, InstanceRequest, PlaceError, Placement, Refusal,
     Timestamp,
 };
-use berth_ledger::{Decision, DecisionOutcome, LedgerError};
+use berth_ledger::{Decision, DecisionOutcome, LedgerError, PlacedInstance};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -14,10 +15,35 @@ pub(super) struct Question {
     pub(super) now: Timestamp,
     /// The recorded answer as text.
     wanted: String,
+    /// The same without the words of a refusal.
+    decided: String,
     was_granted: bool,
     keeps_detail: bool,
     /// How many plans were under way, where it was counted.
     pub(super) in_flight: Option<usize>,
+    /// Where instances were placed, in the order in which they were.
+    placed: Vec<PlacedInstance>,
+    /// The instance to explain, and which nodes of it to show, if any.
+    range: Option<ExplanationRange>,
+}
+
+/// Which instance of a decision is explained, and on which nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExplanationRange {
+    /// The instance; the first one that was placed or refused when absent.
+    pub instance: Option<InstanceId>,
+    /// The position of the first node.
+    pub from: usize,
+    /// How many nodes.
+    pub limit: usize,
+}
+
+/// The choice of a node for one instance of a decision.
+#[derive(Debug)]
+pub(super) struct ExplainedInstance {
+    pub(super) explanation: InstanceExplanation,
+    /// Whether the node that was recorded won alone, too: a batch may have searched for another.
+    pub(super) is_as_recorded: bool,
 }
 
 impl Question {
@@ -26,6 +52,7 @@ impl Question {
         decision: &Decision,
         names: &FxHashMap<InstanceId, String>,
         recorded: &Value,
+        range: Option<ExplanationRange>,
     ) -> Result<Self, LedgerError> {
         let record = &decision.record;
         let mut requests = Vec::new();
@@ -33,23 +60,38 @@ impl Question {
             let request = spec.request();
             let mut request = request.map_err(|error| LedgerError::Corrupt(error.to_string()))?;
             request.id = id;
-            request.name = names.get(&id).cloned();
+            request.name = names.get(&id).cloned().or_else(|| refused_name(recorded, id));
             requests.push(request);
         }
-        let (was_granted, keeps_detail) = match &record.outcome {
-            DecisionOutcome::Granted(_) => (true, true),
-            DecisionOutcome::Refused { detail, .. } => (false, detail.is_some()),
+        let (was_granted, keeps_detail, placed) = match &record.outcome {
+            DecisionOutcome::Granted(placed) => (true, true, placed.clone()),
+            DecisionOutcome::Refused { detail, .. } => (false, detail.is_some(), Vec::new()),
         };
         let now = Timestamp(record.basis.now);
-        let wanted = recorded.to_string();
+        let (wanted, decided) = (recorded.to_string(), decided(recorded).to_string());
         let in_flight = record.basis.in_flight.and_then(|count| usize::try_from(count).ok());
-        Ok(Self { requests, now, wanted, was_granted, keeps_detail, in_flight })
+        Ok(Self {
+            requests,
+            now,
+            wanted,
+            decided,
+            was_granted,
+            keeps_detail,
+            in_flight,
+            placed,
+            range,
+        })
     }
 
-    /// Whether this is, byte for byte, the recorded answer.
+    /// Whether this is the recorded answer: byte for byte where something was placed; of a refusal
+    /// every code, count and node. How a refusal is worded and what it proposes differs between
+    /// versions.
     pub(super) fn is_answered_by(&self, derived: &Value) -> bool {
-        let derived = derived.to_string();
-        derived == self.wanted
+        let (derived, expected) = match self.was_granted {
+            true => (derived.to_string(), &self.wanted),
+            false => (decided(derived).to_string(), &self.decided),
+        };
+        derived == *expected
     }
 
     /// The engine's answers: one, or for several instances one for each way to ask, since the
@@ -73,6 +115,34 @@ impl Question {
             }
         }
         answers
+    }
+
+    /// Explains one instance on the fleet that the question was just answered on, with those that
+    /// the decision had placed before it.
+    pub(super) fn explain(&self, engine: &mut Engine) -> Option<ExplainedInstance> {
+        let range = self.range?;
+        let first = self.placed.first().map(|at| at.instance).or_else(|| self.first_refused());
+        let id = range.instance.or(first).or_else(|| Some(self.requests.first()?.id))?;
+        let request = self.requests.iter().find(|request| request.id == id)?;
+        let place = self.placed.iter().position(|at| at.instance == id);
+        let before = &self.placed[..place.unwrap_or(self.placed.len())];
+        for at in before {
+            let earlier = self.requests.iter().find(|request| request.id == at.instance)?;
+            engine.fleet_mut().claim(earlier, &at.node).ok()?;
+        }
+        let page = engine.explain_page(request, self.now, range.from, range.limit);
+        before.iter().rev().for_each(|at| drop(engine.fleet_mut().release(at.instance)));
+        let page = page.ok()?;
+        let won = page.winner.as_ref().map(|winner| (&winner.node, winner.total));
+        let recorded = place.map(|place| &self.placed[place]).map(|at| (&at.node, at.score));
+        let is_as_recorded = won == recorded;
+        let explanation = InstanceExplanation { instance: id, name: request.name.clone(), page };
+        Some(ExplainedInstance { explanation, is_as_recorded })
+    }
+
+    fn first_refused(&self) -> Option<InstanceId> {
+        let recorded: Value = serde_json::from_str(&self.decided).ok()?;
+        serde_json::from_value(recorded["refusals"][0]["instance"].clone()).ok()
     }
 
     fn one(&self, engine: &mut Engine, request: &InstanceRequest) -> Value {
@@ -105,6 +175,29 @@ impl Question {
         let detail = if self.keeps_detail { json!(refusals) } else { Value::Null };
         json!({ "code": code, "refusals": detail })
     }
+}
+
+/// The name of an instance that was refused, which only its refusal has.
+fn refused_name(recorded: &Value, id: InstanceId) -> Option<String> {
+    let id = id.to_string();
+    let mut refusals = recorded["refusals"].as_array().into_iter().flatten();
+    let refusal = refusals.find(|refusal| refusal["instance"].as_str() == Some(&id))?;
+    refusal["name"].as_str().map(str::to_owned)
+}
+
+/// What of an answer was decided, rather than worded or proposed.
+fn decided(answer: &Value) -> Value {
+    let mut answer = answer.clone();
+    let refusals = answer.get_mut("refusals").and_then(Value::as_array_mut);
+    for refusal in refusals.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let fields = ["instance", "tenant", "code", "filter", "nodes", "counts", "search"];
+        refusal.retain(|field, _| field == "nearest" || fields.contains(&field.as_str()));
+        let nearest = refusal.get_mut("nearest").and_then(Value::as_array_mut);
+        for miss in nearest.into_iter().flatten().filter_map(Value::as_object_mut) {
+            miss.retain(|field, _| field == "filter" || field == "node");
+        }
+    }
+    answer
 }
 
 fn placed(placements: &[Placement]) -> Value {
@@ -161,6 +254,20 @@ fn difference(a: &Value, b: &Value, place: &mut String) -> Option<(String, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_compared_by_what_was_decided_and_not_by_its_words() {
+        let refusal = |found: &str, node: &str, remedy: &str| {
+            let evidence = json!({ "kind": "fact", "fact": "platform", "found": found });
+            let nearest = json!([{ "filter": "platform", "node": node, "evidence": evidence }]);
+            let refusal = json!({ "code": "platform_no_node", "nodes": 1, "nearest": nearest,
+                "remedy": remedy, "fixes": [remedy] });
+            decided(&json!({ "code": "platform_no_node", "refusals": [refusal] }))
+        };
+        let recorded = refusal("6.5 built at -9223372036854775808", "a", "update it");
+        assert_eq!(recorded, refusal("none, taken as 6.5", "a", "update the platform"));
+        assert_ne!(recorded, refusal("none, taken as 6.5", "b", "update the platform"));
+    }
 
     #[test]
     fn the_first_difference_is_named_by_its_place() {

@@ -10,25 +10,62 @@
 mod derive;
 mod past;
 
-use berth_api::{Replay, ReplayOutcome};
+use berth_api::{DecisionExplanation, Replay, ReplayOutcome};
 use berth_engine::Policy;
 use berth_ledger::{Decision, DecisionOutcome, Ledger, LedgerError, StoredPolicy};
 use serde_json::{Value, json};
 
 use crate::placement::decision_id;
-use derive::Question;
-use past::{BEFORE, HeartbeatAssumption, PastFleet};
+pub use derive::ExplanationRange;
+use derive::{ExplainedInstance, Question};
+use past::{BEFORE, HeartbeatAssumption, PastFleet, Search};
 
 /// Why a decision of honest servers may come out different.
 const COMPANY: &str = "; several writers committed around it, and in which order their plans were \
     made is not recorded, so this alone does not show that the record was altered: berth verify \
     does";
 
+/// What is said of an instance whose node another node would have beaten.
+const SEARCHED: &str = "; the batch was searched as a whole, so that this instance went to another \
+    node than the one that is best for it alone";
+
+/// What is said of a refusal whose words differ.
+const OTHER_WORDS: &str = "; it was recorded by another version, which words a refusal otherwise or \
+    proposes other fixes";
+
 /// Derives a decision again. It reads the log from its first event, which may take a while.
 ///
 /// # Errors
 /// When the ledger cannot be read.
 pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerError> {
+    derive_again(ledger, decision, None).map(|(replay, _)| replay)
+}
+
+/// Explains a decision on the fleet that it was made on, which is rebuilt from the log.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub fn explain_decision(
+    ledger: &Ledger,
+    decision: &Decision,
+    range: ExplanationRange,
+) -> Result<DecisionExplanation, LedgerError> {
+    let (replay, explained) = derive_again(ledger, decision, Some(range))?;
+    let Replay { decision: id, outcome, fleet_version, mut note, .. } = replay;
+    let was_granted = matches!(decision.record.outcome, DecisionOutcome::Granted(_));
+    if explained.as_ref().is_some_and(|explained| was_granted && !explained.is_as_recorded) {
+        note.push_str(SEARCHED);
+    }
+    let explanation = explained.map(|explained| explained.explanation);
+    Ok(DecisionExplanation { decision: id, outcome, note, fleet_version, explanation })
+}
+
+/// Derives a decision again, and explains one instance of it if that is asked for.
+fn derive_again(
+    ledger: &Ledger,
+    decision: &Decision,
+    range: Option<ExplanationRange>,
+) -> Result<(Replay, Option<ExplainedInstance>), LedgerError> {
     let recorded = recorded(&decision.record.outcome);
     let answer = |outcome, derived, fleet_version, note: String| Replay {
         decision: decision_id(&decision.id),
@@ -38,10 +75,9 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
         derived,
         note,
     };
-    let out_of_reach = |note| Ok(answer(ReplayOutcome::OutOfReach, None, None, note));
-    let oldest = ledger.oldest_event()?;
-    if oldest > 1 {
-        return out_of_reach(format!("the log begins at event {oldest}; a replay needs all of it"));
+    let out_of_reach = |note| Ok((answer(ReplayOutcome::OutOfReach, None, None, note), None));
+    if let Some(why) = obstacle(ledger, decision, &recorded)? {
+        return out_of_reach(why);
     }
     let basis = &decision.record.basis;
     let Some(policy) = policy(&ledger.policies()?, &basis.policy) else {
@@ -58,13 +94,25 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
         let Some(past) = PastFleet::read(ledger, decision, policy.clone(), heartbeats, before)?
         else {
             let note = "the log tells of no such allocation, so nothing can have been granted";
-            return Ok(answer(ReplayOutcome::Different, None, None, note.to_owned()));
+            return Ok((answer(ReplayOutcome::Different, None, None, note.to_owned()), None));
         };
-        let question = Question::of(decision, past.names(), &recorded)?;
-        let found = past.find(&question)?;
+        let question = Question::of(decision, past.names(), &recorded, None)?;
+        let search = if range.is_some() { Search::Last } else { Search::First };
+        let found = past.find(&question, search)?;
         if let Some((version, derived)) = found.identical {
-            let note = format!("the same came out on the fleet as of event {version}");
-            return Ok(answer(ReplayOutcome::Identical, Some(derived), Some(version), note));
+            let mut note = format!("the same came out on the fleet as of event {version}");
+            if derived != recorded {
+                note.push_str(OTHER_WORDS);
+            }
+            let explained = match range {
+                Some(range) => {
+                    let way = (heartbeats, before);
+                    explain_at(ledger, decision, &policy, way, (version, &recorded), range)?
+                }
+                None => None,
+            };
+            let replay = answer(ReplayOutcome::Identical, Some(derived), Some(version), note);
+            return Ok((replay, explained));
         }
         nearest = nearest.or(found.nearest);
         had_company |= found.had_company;
@@ -80,7 +128,49 @@ pub fn replay(ledger: &Ledger, decision: &Decision) -> Result<Replay, LedgerErro
     if had_company {
         note.push_str(COMPANY);
     }
-    Ok(answer(ReplayOutcome::Different, derived, version, note))
+    Ok((answer(ReplayOutcome::Different, derived, version, note), None))
+}
+
+/// Why a decision cannot be derived again, if it cannot.
+fn obstacle(
+    ledger: &Ledger,
+    decision: &Decision,
+    recorded: &Value,
+) -> Result<Option<String>, LedgerError> {
+    let oldest = ledger.oldest_event()?;
+    if oldest > 1 {
+        let why =
+            format!("the log begins at event {oldest}; what it was based on is no longer kept");
+        return Ok(Some(why));
+    }
+    Ok(match &decision.record.outcome {
+        DecisionOutcome::Refused { code, .. } if is_limit(code, recorded) => Some(format!(
+            "a limit of the ledger refused it ({code}), which a replay does not derive"
+        )),
+        DecisionOutcome::Refused { .. } | DecisionOutcome::Granted(_) => None,
+    })
+}
+
+/// Explains one instance on the fleet as of an event. The fleet went on while later commits were
+/// tried, so it is read once more.
+fn explain_at(
+    ledger: &Ledger,
+    decision: &Decision,
+    policy: &Policy,
+    (heartbeats, before): (HeartbeatAssumption, usize),
+    (version, recorded): (i64, &Value),
+    range: ExplanationRange,
+) -> Result<Option<ExplainedInstance>, LedgerError> {
+    let past = PastFleet::read(ledger, decision, policy.clone(), heartbeats, before)?;
+    let Some(past) = past else { return Ok(None) };
+    let question = Question::of(decision, past.names(), recorded, Some(range))?;
+    Ok(past.find(&question, Search::At(version))?.explained)
+}
+
+/// Whether a tenant's quota or a pool refused, rather than the engine, which explains what it refuses.
+fn is_limit(code: &str, recorded: &Value) -> bool {
+    let codes = ["quota_exceeded", "pool_exhausted", "ipam_exhausted"];
+    codes.contains(&code) && !recorded["refusals"].is_array()
 }
 
 fn policy(stored: &[StoredPolicy], hash: &str) -> Option<Policy> {
@@ -99,7 +189,9 @@ fn recorded(outcome: &DecisionOutcome) -> Value {
         }
         DecisionOutcome::Refused { code, detail } => {
             let detail = detail.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            let refusals = detail.map_or(Value::Null, with_present_names);
+            // A limit is recorded with one sentence instead.
+            let refusals = detail.filter(Value::is_array);
+            let refusals = refusals.map_or(Value::Null, with_present_names);
             json!({ "code": code, "refusals": refusals })
         }
     }

@@ -10,7 +10,7 @@ use berth_ledger::{
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-use super::derive::Question;
+use super::derive::{ExplainedInstance, Question};
 use crate::fleet_replica::FleetReplica;
 
 /// Segments read at once.
@@ -75,11 +75,24 @@ pub(super) struct PastFleet {
     policy: Policy,
 }
 
+/// At which commits a question is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Until the recorded answer comes.
+    First,
+    /// At all of them; the last that gives the recorded answer counts.
+    Last,
+    /// Only after the commit that ends with this event.
+    At(i64),
+}
+
 /// What came of putting a question again.
 #[derive(Default)]
 pub(super) struct ReplayAttempts {
     /// The event up to which the fleet was rebuilt, and the answer, if it is the recorded one.
     pub(super) identical: Option<(i64, Value)>,
+    /// The explanation of one instance on that fleet, if it was asked for.
+    pub(super) explained: Option<ExplainedInstance>,
     /// The same of the commit next to the decision's own, whatever came out.
     pub(super) nearest: Option<(i64, Value)>,
     /// Whether others than the decision's own writer committed around it.
@@ -199,8 +212,13 @@ impl PastFleet {
         }
     }
 
-    /// Puts a question at every commit until the recorded answer comes.
-    pub(super) fn find(mut self, question: &Question) -> Result<ReplayAttempts, LedgerError> {
+    /// Puts a question at every commit until the recorded answer comes, or at all of them: then the
+    /// last one counts, which is the one closest to what the planner knew.
+    pub(super) fn find(
+        mut self,
+        question: &Question,
+        search: Search,
+    ) -> Result<ReplayAttempts, LedgerError> {
         let others = |commit: &Commit| commit.origin != self.origin;
         let had_company = self.commits.iter().any(others);
         let mut found = ReplayAttempts { had_company, ..ReplayAttempts::default() };
@@ -209,22 +227,38 @@ impl PastFleet {
             let own = self.in_flight(|origin| origin == &self.origin);
             let all = self.in_flight(|_| true);
             let sets = sets_in_flight(own, all, question.in_flight);
-            for plans in &sets {
-                for answer in self.ask(plans, question)? {
-                    if question.is_answered_by(&answer) {
-                        found.identical = Some((self.version, answer));
-                        return Ok(found);
-                    }
-                    found.nearest = Some((self.version, answer));
-                }
+            if !matches!(search, Search::At(version) if version != self.version) {
+                self.put(&sets, question, &mut found)?;
             }
-            if self.commits.is_empty() {
+            let is_done = found.identical.is_some() && search != Search::Last;
+            if is_done || self.commits.is_empty() {
                 return Ok(found);
             }
             if self.step()? {
                 self.refresh_heartbeats(question.now.0);
             }
         }
+    }
+
+    /// Puts a question with each of these sets of plans until the recorded answer comes.
+    fn put(
+        &mut self,
+        sets: &[Vec<Allocation>],
+        question: &Question,
+        found: &mut ReplayAttempts,
+    ) -> Result<(), LedgerError> {
+        for plans in sets {
+            let (answers, explained) = self.ask(plans, question)?;
+            for answer in answers {
+                if question.is_answered_by(&answer) {
+                    found.identical = Some((self.version, answer));
+                    found.explained = explained;
+                    return Ok(());
+                }
+                found.nearest = Some((self.version, answer));
+            }
+        }
+        Ok(())
     }
 
     /// Plans that were under way after the last commit in the replica.
@@ -239,16 +273,18 @@ impl PastFleet {
         &mut self,
         plans: &[Allocation],
         question: &Question,
-    ) -> Result<Vec<Value>, LedgerError> {
+    ) -> Result<(Vec<Value>, Option<ExplainedInstance>), LedgerError> {
         let mut foreseen = Vec::new();
         for plan in plans {
             foreseen.extend(self.replica.apply_provisional(plan)?);
         }
         let answers = question.put_to(self.replica.engine());
+        let is_answered = answers.iter().any(|answer| question.is_answered_by(answer));
+        let explained = is_answered.then(|| question.explain(self.replica.engine())).flatten();
         for id in foreseen.into_iter().rev() {
             self.replica.take_back(id);
         }
-        Ok(answers)
+        Ok((answers, explained))
     }
 }
 

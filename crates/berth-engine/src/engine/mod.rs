@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::explain::{Explanation, Refusal, explain_choice};
+use crate::explain::{Explanation, ExplanationPage, Refusal, explain_choice, explain_page};
 use crate::filter::{Needs, first_failure, passes_request_tests};
 use crate::fleet::{Fleet, FleetIdentity, NodeIndex, NodeRow};
 use crate::model::{Evidence, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
@@ -245,6 +245,23 @@ impl Engine {
         self.catch_up(now);
         let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
         Ok(explain_choice(&prepared, &self.derived.scale))
+    }
+
+    /// The same with `limit` nodes from a position on, in order of id, and counts over all of them.
+    ///
+    /// # Errors
+    /// When the request is not valid.
+    pub fn explain_page(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        from: usize,
+        limit: usize,
+    ) -> Result<ExplanationPage, PlaceError> {
+        self.validate(request)?;
+        self.catch_up(now);
+        let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
+        Ok(explain_page(&prepared, &self.derived.scale, from, limit))
     }
 
     /// The total of one node for a request.

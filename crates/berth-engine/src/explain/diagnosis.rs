@@ -144,6 +144,7 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         .filter(|(admits, _)| *admits > 0);
     Refusal {
         instance: prepared.request.id,
+        name: prepared.request.name.clone(),
         tenant: prepared.request.tenant.clone(),
         // A fleet without nodes has no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),

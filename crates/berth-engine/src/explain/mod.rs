@@ -16,7 +16,7 @@ use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
 use crate::prepared_request::Notice;
 
 pub(crate) use diagnosis::{Diagnosis, PassedTests, describe, diagnose};
-pub(crate) use table::explain_choice;
+pub(crate) use table::{explain_choice, explain_page};
 
 /// Who reads an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,9 @@ pub enum SearchEnd {
 pub struct Refusal {
     /// The instance.
     pub instance: InstanceId,
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Its tenant.
     #[serde(alias = "owner")]
     pub tenant: String,
@@ -235,4 +238,43 @@ pub struct Explanation {
     pub table: Vec<NodeVerdict>,
     /// What the caller should know about its rules.
     pub notices: Vec<Notice>,
+}
+
+/// One choice, and a page of the nodes it was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExplanationPage {
+    /// The policy's name.
+    pub policy: String,
+    /// The policy's version.
+    pub policy_hash: String,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// How many of them could take the instance.
+    pub eligible: usize,
+    /// Nodes removed by each filter, each node by the first that failed, in the order of filters.
+    pub counts: Vec<FilterCount>,
+    /// The filters in force, in order: every eligible node passed all of them.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+    pub filters: Vec<StableName>,
+    /// The node that won, if any could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub winner: Option<Decision>,
+    /// The node that came second, if any did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_up: Option<Decision>,
+    /// Nodes in order of id, each with every filter that it fails or every term of its total.
+    pub items: Vec<NodeVerdict>,
+    /// Where to continue: the cursor of the next page, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// What the caller should know about its rules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<Notice>,
+    /// The position of the first item.
+    #[serde(skip)]
+    pub(crate) first: usize,
+    /// The positions of the winner and the runner-up.
+    #[serde(skip)]
+    pub(crate) positions: [Option<usize>; 2],
 }

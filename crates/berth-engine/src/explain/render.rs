@@ -2,9 +2,13 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Audience, Explanation, Fix, NodeVerdict, Refusal, SearchEnd};
+use super::{
+    Audience, Explanation, ExplanationPage, Fix, NearestMiss, NodeVerdict, Refusal, SearchEnd,
+};
+use crate::filter::FilterId;
 use crate::model::{CapacityType, NodeFacts, NodeId, Ratios};
 use crate::policy::Policy;
+use crate::units;
 
 impl Refusal {
     /// The same refusal as its audience may see it.
@@ -43,11 +47,28 @@ impl Refusal {
     #[must_use]
     pub fn headline(&self) -> String {
         let nearest = self.nearest.iter().find(|miss| Some(&miss.filter) == self.filter.as_ref());
-        let mut line = format!("{}: 0 of {} nodes can take it", self.code, self.nodes);
-        if let Some(miss) = nearest {
-            let _ = write!(line, "; closest is {}: {}", name(miss.node.as_ref()), miss.evidence);
+        let mut line = match self.nodes {
+            0 => format!("{}: there are no nodes", self.code),
+            1 => format!("{}: the only node cannot take it", self.code),
+            nodes => format!("{}: none of {nodes} nodes can take it", self.code),
+        };
+        match nearest {
+            Some(miss) if miss.is_about_request() => format!("{}: {}", self.code, miss.evidence),
+            Some(miss) => {
+                let node = name(miss.node.as_ref());
+                let _ = write!(line, "; closest is {node}: {}", miss.evidence);
+                line
+            }
+            None => line,
         }
-        line
+    }
+}
+
+impl NearestMiss {
+    /// Whether the filter looks at the request alone: then every node is as close as any other.
+    #[must_use]
+    pub fn is_about_request(&self) -> bool {
+        FilterId::named(&self.filter).is_some_and(|id| id.filter().is_about_request())
     }
 }
 
@@ -83,6 +104,37 @@ impl Explanation {
     }
 }
 
+impl ExplanationPage {
+    /// The same page as its audience may see it, as [`Explanation::redacted_for`] says.
+    #[must_use]
+    pub fn redacted_for(mut self, audience: Audience<'_>, policy: &Policy) -> Self {
+        let Audience::Tenant(_) = audience else { return self };
+        let shows_nodes = policy.explain.tenants_see_nodes;
+        let hide = |node: &mut NodeId, position: usize| {
+            if !shows_nodes {
+                *node = NodeId::from(format!("#{}", position + 1));
+            }
+        };
+        for (position, verdict) in (self.first..).zip(&mut self.items) {
+            match verdict {
+                NodeVerdict::Removed { node, evidence, others, .. } => {
+                    evidence.hide_others();
+                    others.iter_mut().for_each(|(_, evidence)| evidence.hide_others());
+                    hide(node, position);
+                }
+                NodeVerdict::Scored { node, .. } => hide(node, position),
+            }
+        }
+        let best = [&mut self.winner, &mut self.runner_up].into_iter().zip(self.positions);
+        for (decision, position) in best {
+            if let (Some(decision), Some(position)) = (decision, position) {
+                hide(&mut decision.node, position);
+            }
+        }
+        self
+    }
+}
+
 fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
@@ -102,7 +154,12 @@ impl fmt::Display for Refusal {
         for count in &self.counts {
             writeln!(f, "  {:>6} removed by {}", count.removed, count.filter)?;
             for miss in self.nearest.iter().filter(|miss| miss.filter == count.filter) {
-                writeln!(f, "         closest {}: {}", name(miss.node.as_ref()), miss.evidence)?;
+                if miss.is_about_request() {
+                    writeln!(f, "         {}", miss.evidence)?;
+                } else {
+                    let node = name(miss.node.as_ref());
+                    writeln!(f, "         closest {node}: {}", miss.evidence)?;
+                }
             }
         }
         if let Some((filter, admits)) = &self.best_relaxation {
@@ -133,10 +190,18 @@ fn particulars(facts: &NodeFacts) -> Vec<String> {
         texts.push("spot".to_owned());
     }
     if let Some(platform) = facts.platform {
-        texts.push(format!("platform {} built at {}", platform.version, platform.built_at.0));
+        let built = units::moment(platform.built_at.0);
+        texts.push(format!("platform {} built {built}", platform.version));
     }
     if facts.ratios != Ratios::default() {
-        texts.push("the request's overprovision ratios".to_owned());
+        let Ratios { cpu_permille, memory_permille, disk_permille } = facts.ratios;
+        let ratio = |permille: u32| units::ratio(permille.into());
+        texts.push(format!(
+            "overcommit CPU {}, memory {}, disk {}",
+            ratio(cpu_permille),
+            ratio(memory_permille),
+            ratio(disk_permille)
+        ));
     }
     texts
 }
@@ -144,15 +209,9 @@ fn particulars(facts: &NodeFacts) -> Vec<String> {
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shrink { resources: r, node } => write!(
-                f,
-                "ask for {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s (then {})",
-                r.cpu_milli,
-                r.memory_mib,
-                r.disk_mib,
-                r.bandwidth_mbps,
-                name(node.as_ref())
-            ),
+            Self::Shrink { resources: r, node } => {
+                write!(f, "ask for {r} (then {})", name(node.as_ref()))
+            }
             Self::Relax { change, node, .. } => {
                 write!(f, "{change} (then {})", name(node.as_ref()))
             }
@@ -168,11 +227,7 @@ impl fmt::Display for Fix {
                 write!(f, "mend {} ({remedy})", name(node.as_ref()))
             }
             Self::AddNode { shape, facts } => {
-                write!(
-                    f,
-                    "add a node with at least {} mCPU, {} MiB memory, {} MiB disk, {} Mbit/s",
-                    shape.cpu_milli, shape.memory_mib, shape.disk_mib, shape.bandwidth_mbps
-                )?;
+                write!(f, "add a node with at least {}", shape.at_least())?;
                 particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
             }
         }

@@ -39,7 +39,7 @@ pub(super) static CPU_CAP_MIXING: Filter = Filter {
         setup.request.cpu_capped = true;
     },
     code: "cpu_cap_no_node",
-    remedy: "cap the instance like its would-be neighbours, or let nodes mix (cpu_cap_mode)",
+    remedy: "cap or uncap its CPU like the instances there, or set the nodes' cpu_cap_mode to mixed",
     transient: true,
     test: FilterTest::Load(cpu_cap_mixing),
 };
@@ -74,7 +74,7 @@ pub(super) static CPU: Filter = Filter {
         setup.place("a", |request| request.resources.cpu_milli = 31_500);
     },
     code: "no_capacity_cpu",
-    remedy: "ask for less CPU, release instances, add a node, or let the policy treat CPU as soft",
+    remedy: "ask for less CPU, release instances, or add a node; cpu = \"soft\" in the policy lifts the limit",
     transient: true,
     test: FilterTest::Load(cpu),
 };

@@ -12,7 +12,7 @@ pub(super) static FACTS_VALID: Filter = Filter {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.ratios.cpu_permille = 0),
     code: "no_nodes_valid",
-    remedy: "correct the node's facts; the evidence names the field",
+    remedy: "correct the field that is named, on the node or in its agent's configuration",
     transient: false,
     test: FilterTest::Node(facts_valid),
 };
@@ -63,7 +63,7 @@ pub(super) static CAPACITY_KNOWN: Filter = Filter {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.capacity = None),
     code: "no_nodes_sized",
-    remedy: "let the agents report CPU and memory; an unsized node is never chosen",
+    remedy: "start the agents, which report CPU and memory, or register the nodes with their size",
     transient: true,
     test: FilterTest::Node(capacity_known),
 };
@@ -126,7 +126,7 @@ pub(super) static OVERLAY_HEALTHY: Filter = Filter {
     settings: &["filters.max_overlay_loss_ppm"],
     example: |setup| setup.node("a", |facts| facts.overlay_loss_ppm = 80_000),
     code: "no_nodes_overlay",
-    remedy: "mend the overlay network, or raise max_overlay_loss_ppm",
+    remedy: "repair the overlay network, or raise max_overlay_loss_ppm",
     transient: true,
     test: FilterTest::Node(overlay_healthy),
 };
@@ -147,7 +147,7 @@ pub(super) static NOT_RESERVED: Filter = Filter {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.reserved = true),
     code: "no_nodes_unreserved",
-    remedy: "take the reservation off a node",
+    remedy: "end the reservation of a node",
     transient: false,
     test: FilterTest::Node(|row, _, _| flag("reserved", row.reserved, false)),
 };
@@ -159,7 +159,7 @@ pub(super) static NOT_HEADNODE: Filter = Filter {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.headnode = true),
     code: "no_nodes_beside_headnode",
-    remedy: "add a node that does not run the control plane, or switch the filter off",
+    remedy: "add a node that does not run the control plane, or switch the filter not-headnode off",
     transient: false,
     test: FilterTest::Node(|row, _, _| flag("headnode", row.headnode, false)),
 };

@@ -34,7 +34,7 @@ pub(super) static HEARTBEAT_FRESH: Filter = Filter {
     settings: &["filters.heartbeat_grace_s"],
     example: |setup| setup.node("a", |facts| facts.heartbeat_at = ExampleSetup::NOW.plus(-600)),
     code: "no_nodes_fresh",
-    remedy: "see why the agents are silent, or raise heartbeat_grace_s",
+    remedy: "check the agents that are silent, or raise heartbeat_grace_s",
     transient: true,
     test: FilterTest::Node(heartbeat_fresh),
 };
@@ -58,7 +58,7 @@ pub(super) static NOT_SICK: Filter = Filter {
         setup.node("a", |facts| facts.boots = vec![failed(600), failed(300)]);
     },
     code: "no_nodes_healthy",
-    remedy: "look at the node's boot failures; it is taken back when they have aged",
+    remedy: "find out why instances failed to boot there; the node is used again after sick_window_s",
     transient: true,
     test: FilterTest::Node(not_sick),
 };

@@ -14,6 +14,7 @@ use crate::model::{
 };
 use crate::node_selector::NodeSelector;
 use crate::policy::{Policy, TraitRule};
+use crate::units;
 
 pub(super) static NOT_VIRTUAL: Filter = Filter {
     name: "not-virtual",
@@ -42,7 +43,7 @@ pub(super) static CAPACITY_TYPE: Filter = Filter {
         setup.request.capacity_type = Some(CapacityType::OnDemand);
     },
     code: "capacity_type_no_node",
-    remedy: "add nodes of that type, or drop capacity_type",
+    remedy: "add a node of that capacity type, or drop capacity_type from the request",
     transient: true,
     test: FilterTest::Static(capacity_type),
 };
@@ -68,7 +69,7 @@ pub(super) static PLATFORM: Filter = Filter {
         setup.request.platform.min.insert(PlatformVersion::new(7, 1), ExampleSetup::NOW);
     },
     code: "platform_no_node",
-    remedy: "update a node's platform, or widen the platform bounds",
+    remedy: "update the platform of a node, or widen the request's platform bounds",
     transient: false,
     test: FilterTest::Static(platform),
 };
@@ -85,15 +86,18 @@ fn platform(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Ver
         .row
         .platform
         .map_or((UNSTATED_VERSION, Timestamp(i64::MIN)), |known| (known.version, known.built_at));
-    let refuse = |bound: &str, bounds| {
-        let found = format!("{version} built at {}", built_at.0);
-        Err(Evidence::fact("platform", found, format!("{bound} {}", list(bounds))))
+    let refuse = |bound: &str, side, bounds| {
+        let found = match row.platform {
+            Some(_) => format!("{version} built {}", units::moment(built_at.0)),
+            None => format!("none, taken as {version}"),
+        };
+        Err(Evidence::fact("platform", found, format!("{bound} {}", list(bounds, side))))
     };
     if !at_least(&bounds.min, version, built_at) {
-        return refuse("at least", &bounds.min);
+        return refuse("at least", "later", &bounds.min);
     }
     if !at_most(&bounds.max, version, built_at) {
-        return refuse("at most", &bounds.max);
+        return refuse("at most", "earlier", &bounds.max);
     }
     Ok(())
 }
@@ -128,8 +132,10 @@ fn at_most(
     }
 }
 
-fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>) -> String {
-    let each = bounds.iter().map(|(version, at)| format!("{version} built at {}", at.0));
+fn list(bounds: &BTreeMap<PlatformVersion, Timestamp>, side: &str) -> String {
+    let each = bounds
+        .iter()
+        .map(|(version, at)| format!("{version} (built {} or {side})", units::moment(at.0)));
     each.collect::<Vec<_>>().join(" or ")
 }
 
@@ -184,7 +190,7 @@ pub(super) static NETWORKS: Filter = Filter {
         setup.request.networks = vec![vec!["storage".to_owned()]];
     },
     code: "network_no_node",
-    remedy: "bring the link up, plug the network in, or drop it from the request",
+    remedy: "connect the network or bring its link up, or drop it from the request",
     transient: true,
     test: FilterTest::Static(networks),
 };
@@ -211,7 +217,7 @@ fn networks(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Ver
 pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
     name: "overprovision-ratios",
     rule: "its ratios are the request's, to two decimals, if it names any",
-    means: "the last nodes are overcommitted otherwise than the request's package",
+    means: "the last nodes have other overcommit ratios than the request names",
     settings: &[],
     example: |setup| {
         setup.request.ratios = Some(Ratios { cpu_permille: 2000, ..Ratios::default() });

@@ -71,6 +71,12 @@ impl Filter {
     pub fn is_optional(&self) -> bool {
         OPTIONAL_FILTERS.contains(&self.name)
     }
+
+    /// Whether it looks at the request alone, so that no node is closer to passing than another.
+    #[must_use]
+    pub const fn is_about_request(&self) -> bool {
+        matches!(self.test, FilterTest::Request(_))
+    }
 }
 
 impl FilterId {

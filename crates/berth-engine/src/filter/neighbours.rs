@@ -16,7 +16,7 @@ pub(super) static NOT_EXCLUDED: Filter = Filter {
     settings: &[],
     example: |setup| setup.request.excluded_nodes = vec![NodeId::new("a")],
     code: "excluded_no_node",
-    remedy: "wait for the nodes that denied this request, or send it as a new request",
+    remedy: "send it as a new request, or wait for other nodes",
     transient: true,
     test: FilterTest::Neighbour(not_excluded),
 };
@@ -38,7 +38,7 @@ pub(super) static VOLUME_HOME: Filter = Filter {
         setup.request.volumes = vec!["data".to_owned()];
     },
     code: "volume_locality_no_node",
-    remedy: "make the volume's home node fit for this instance, or move the volume",
+    remedy: "make room on the home node of the volume, or move the volume",
     transient: true,
     test: FilterTest::Neighbour(volume_home),
 };
@@ -56,7 +56,7 @@ fn volume_home(prepared: &PreparedRequest<'_>, index: NodeIndex) -> Verdict {
 pub(super) static GROUPS: Filter = Filter {
     name: "groups",
     rule: "hard groups that the instance joins hold there: together, apart, `max_per_domain`",
-    means: "a hard group leaves no domain",
+    means: "a hard group has no place for it on the last nodes",
     settings: &[],
     example: |setup| {
         setup.group(Group {
@@ -71,7 +71,7 @@ pub(super) static GROUPS: Filter = Filter {
         setup.request.groups = vec!["db".to_owned()];
     },
     code: "group_no_node",
-    remedy: "raise max_per_domain, make the group soft, or add nodes in further domains",
+    remedy: "raise the group's max_per_domain, make the group soft, or add a node in another rack or zone",
     transient: true,
     test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Group)),
 };
@@ -86,7 +86,7 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
         setup.request.tags.insert("role".to_owned(), "web".to_owned());
     },
     code: "resident_rule_no_node",
-    remedy: "change the hard != rule of the instances that are already there, or this one's tags",
+    remedy: "make the != rule of the placed instances soft, or change what it matches in this one",
     transient: true,
     test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Resident)),
 };
@@ -94,7 +94,7 @@ pub(super) static RESIDENT_RULES: Filter = Filter {
 pub(super) static AFFINITY: Filter = Filter {
     name: "affinity",
     rule: "the request's own hard affinity rules hold there",
-    means: "a hard rule of the request holds nowhere that is left",
+    means: "a hard rule of the request does not hold on the last nodes",
     settings: &[],
     example: |setup| {
         setup.place("b", |request| {
@@ -103,7 +103,7 @@ pub(super) static AFFINITY: Filter = Filter {
         setup.request.affinity.extend(Rule::parse("role==db").ok());
     },
     code: "affinity_no_node",
-    remedy: "make the rule soft with ~, or correct what it should match",
+    remedy: "make the rule soft with ~, or correct what it matches",
     transient: true,
     test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Affinity)),
 };
@@ -111,7 +111,7 @@ pub(super) static AFFINITY: Filter = Filter {
 pub(super) static STRICT_LOCALITY: Filter = Filter {
     name: "strict-locality",
     rule: "near and far hints hold there, if they are `strict`",
-    means: "strict hints hold nowhere that is left",
+    means: "strict hints do not hold on the last nodes",
     settings: &[],
     example: |setup| {
         setup.place("a", |_| {});
@@ -119,7 +119,7 @@ pub(super) static STRICT_LOCALITY: Filter = Filter {
         setup.request.locality.strict = true;
     },
     code: "locality_no_node",
-    remedy: "drop strict, or name instances that can be near or far together",
+    remedy: "drop strict, or name other instances to be near or far from",
     transient: true,
     test: FilterTest::Neighbour(|prepared, index| rules_of(prepared, index, Origin::Locality)),
 };
@@ -139,7 +139,7 @@ fn rules_of(prepared: &PreparedRequest<'_>, index: NodeIndex, origin: Origin) ->
                 rule: rule.text.to_string(),
                 topology: rule.topology,
                 members,
-                wanted: rule.wanted(),
+                wanted: rule.wanted(prepared.fleet, index),
             });
         }
     }

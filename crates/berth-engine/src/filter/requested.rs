@@ -21,7 +21,7 @@ pub(super) static SECRETS_PRESENT: Filter = Filter {
         setup.request.env = Some("prod".to_owned());
     },
     code: "secrets_missing",
-    remedy: "give the environment a bundle of secrets, or drop needs_secrets",
+    remedy: "store secrets for the environment, or drop needs_secrets",
     transient: false,
     test: FilterTest::Request(secrets_present),
 };
@@ -42,7 +42,7 @@ pub(super) static ADDRESS_AVAILABLE: Filter = Filter {
     settings: &[],
     example: |setup| setup.free_addresses = Some(0),
     code: "ipam_exhausted",
-    remedy: "widen the overlay prefix, or release instances",
+    remedy: "widen the range of the address pool, or release instances",
     transient: true,
     test: FilterTest::Request(address_available),
 };
@@ -72,7 +72,11 @@ pub(super) static VOLUME_EXCLUSIVE: Filter = Filter {
 fn volume_exclusive(prepared: &PreparedRequest<'_>) -> Verdict {
     for volume in prepared.request.volumes.iter().filter_map(|id| prepared.fleet.volume(id)) {
         if let Some(user) = volume.attached_to.filter(|user| *user != prepared.request.id) {
-            let found = format!("attached to {user}");
+            let name = prepared.fleet.instance_name(user);
+            let found = match name {
+                Some(name) => format!("attached to {name} ({user})"),
+                None => format!("attached to {user}"),
+            };
             let fact = format!("volume {}", volume.id);
             return Err(Evidence::about_others(&fact, found, "free"));
         }

@@ -173,6 +173,13 @@ impl Fleet {
         self.instance(instance).map(|row| self.texts.text(row.tenant))
     }
 
+    /// The name of an instance that is placed, if it has one.
+    #[must_use]
+    pub fn instance_name(&self, instance: InstanceId) -> Option<&str> {
+        let name = self.instance(instance)?.rare.as_ref()?.name?;
+        Some(self.texts().text(name))
+    }
+
     /// A group as it was defined.
     #[must_use]
     pub fn group(&self, id: &str) -> Option<&Group> {

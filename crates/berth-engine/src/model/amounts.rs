@@ -3,7 +3,11 @@
 //! Integers only. Requests round up, capacity rounds down. No amount may exceed [`Amounts::MAX`],
 //! so that a column of signed 32-bit integers can hold any free amount, also a negative one.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+use crate::units;
 
 /// One million: the value of a full score, and the scale of every share.
 pub const PPM: u32 = 1_000_000;
@@ -49,6 +53,24 @@ impl Amounts {
         Self { bandwidth_mbps, ..self }
     }
 
+    /// Amounts on one line as the least that will do: sizes are rounded up.
+    #[must_use]
+    pub fn at_least(&self) -> String {
+        self.listed(|unit, amount| match unit {
+            Unit::Mib => units::size_at_least(amount),
+            Unit::MilliCpu | Unit::Mbps | Unit::Count | Unit::Seconds => unit.text(amount),
+        })
+    }
+
+    fn listed(&self, text: impl Fn(Unit, i64) -> String) -> String {
+        let after = ["", "", " disk", ""];
+        let parts = self.named().into_iter().zip(after).filter(|((_, amount, _), _)| *amount > 0);
+        let texts: Vec<String> = parts
+            .map(|((_, amount, unit), after)| format!("{}{after}", text(unit, amount.into())))
+            .collect();
+        if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
+    }
+
     /// Names and values, for validation and display.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u32, Unit); 4] {
@@ -58,6 +80,13 @@ impl Amounts {
             ("disk_mib", self.disk_mib, Unit::Mib),
             ("bandwidth_mbps", self.bandwidth_mbps, Unit::Mbps),
         ]
+    }
+}
+
+/// Amounts on one line, without those that are zero: `2 CPU, 4 GiB, 10 GiB disk`.
+impl fmt::Display for Amounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.listed(Unit::text))
     }
 }
 
@@ -109,15 +138,15 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How the unit is written after a number.
+    /// An amount in this unit, as people read it: `4 GiB`, `0.5 CPU`.
     #[must_use]
-    pub const fn suffix(self) -> &'static str {
+    pub fn text(self, amount: i64) -> String {
         match self {
-            Self::MilliCpu => "mCPU",
-            Self::Mib => "MiB",
-            Self::Mbps => "Mbit/s",
-            Self::Count => "",
-            Self::Seconds => "s",
+            Self::MilliCpu => units::cpu(amount),
+            Self::Mib => units::size(amount),
+            Self::Mbps => units::bandwidth(amount),
+            Self::Count => amount.to_string(),
+            Self::Seconds => units::duration(amount),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a filter removed a node, as values. Text is made here, and only on request.
+//! Why a filter removed a node, as values. The text is in `evidence_text`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::amounts::Unit;
 use super::node::NodeState;
 use crate::affinity::Topology;
+
+/// What a tenant reads instead of what others run or use.
+pub(super) const HIDDEN: &str = "hidden";
 
 /// What was wanted and what was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,42 +112,7 @@ impl Evidence {
     /// Takes out what others run or use.
     pub(crate) fn hide_others(&mut self) {
         if let Self::Fact { found, about_others: true, .. } = self {
-            "not for you to see".clone_into(found);
-        }
-    }
-
-    /// The unit after a number, with its space.
-    fn unit(unit: Unit) -> String {
-        if unit.suffix().is_empty() { String::new() } else { format!(" {}", unit.suffix()) }
-    }
-}
-
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Short { resource, wanted, overhead, free, unit } => {
-                let unit = Self::unit(*unit);
-                write!(f, "{resource}: needs {wanted}{unit}")?;
-                if *overhead != 0 {
-                    write!(f, " + {overhead} overhead")?;
-                }
-                let short = wanted + overhead - free;
-                write!(f, ", {free} free: short by {short}{unit}")
-            }
-            Self::Exceeds { resource, wanted, most, unit } => {
-                let unit = Self::unit(*unit);
-                write!(f, "{resource}: needs {wanted}{unit}, the host has {most}{unit}")
-            }
-            Self::State { found } => write!(f, "is {}, not active", found.name()),
-            Self::Time { what, seconds, limit } => {
-                write!(f, "{what} is {seconds} s, accepted is {limit} s")
-            }
-            Self::Fact { fact, found, wanted, .. } => {
-                write!(f, "{fact} is {found}, wanted is {wanted}")
-            }
-            Self::Neighbours { rule, topology, members, wanted } => {
-                write!(f, "{rule}: {members} in this {}, wanted is {wanted}", topology.name())
-            }
+            HIDDEN.clone_into(found);
         }
     }
 }

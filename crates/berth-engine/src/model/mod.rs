@@ -4,6 +4,7 @@
 
 mod amounts;
 mod evidence;
+mod evidence_text;
 mod ids;
 mod layers;
 pub mod limits;

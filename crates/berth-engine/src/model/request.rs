@@ -244,7 +244,6 @@ fn with_default_disk<'de, D: Deserializer<'de>>(input: D) -> Result<Amounts, D::
 }
 
 impl InstanceRequest {
-    /// The most places that a request may prefer.
     /// Disk an instance gets when it asks for none: 4 GiB.
     pub const DEFAULT_DISK_MIB: u32 = 4096;
 

@@ -253,6 +253,15 @@ impl Room {
         if !demand.minds_mixing || self.takes(demand.capped) {
             return Ok(());
         }
+        let kind = |capped: bool| if capped { "capped" } else { "uncapped" };
+        // What the operator decided about the node says nothing of what others run.
+        match self.cpu_cap_mode {
+            CpuCapMode::Capped | CpuCapMode::Uncapped => {
+                let found = kind(self.cpu_cap_mode == CpuCapMode::Capped);
+                return Err(Evidence::fact("cpu_cap_mode", found, kind(demand.capped)));
+            }
+            CpuCapMode::Uniform | CpuCapMode::Mixed => {}
+        }
         let uncapped = self.used.instances - self.used.capped;
         let found = format!("{} capped and {uncapped} uncapped", self.used.capped);
         let wanted = if demand.capped { "only capped" } else { "only uncapped" };

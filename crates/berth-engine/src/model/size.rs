@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::amounts::Amounts;
 use super::room::Room;
+use crate::units;
 
 /// CPU and memory: what an instance may grow and shrink in.
 #[derive(
@@ -103,7 +104,8 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} mCPU and {} MiB", self.cpu_milli, self.memory_mib)
+        let (cpu, memory) = (self.cpu_milli.into(), self.memory_mib.into());
+        write!(f, "{} and {}", units::cpu(cpu), units::size(memory))
     }
 }
 

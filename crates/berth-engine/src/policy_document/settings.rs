@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{MAX_SHAPES, ranged};
 use crate::elastic::ElasticSettings;
 use crate::policy::{Defaults, FilterSettings, Policy, ScoreOptions};
+use crate::units;
 
 /// One key of a policy, for the reference.
 pub(crate) struct Setting {
@@ -174,10 +175,10 @@ fn written(key: &str, value: &Value) -> String {
         ("scores", _) => "0".to_owned(),
         ("elastic.nodes" | "elastic.classes", _) => "none".to_owned(),
         ("options.shapes", Value::Array(shapes)) => {
-            let amount = |shape: &Value, name: &str| shape[name].as_u64().unwrap_or(0);
+            let amount = |shape: &Value, name: &str| shape[name].as_i64().unwrap_or(0);
             let shape = |shape: &Value| {
                 let (cpu, memory) = (amount(shape, "cpu_milli"), amount(shape, "memory_mib"));
-                format!("{cpu} mCPU and {memory} MiB")
+                format!("{} and {}", units::cpu(cpu), units::size(memory))
             };
             shapes.iter().map(shape).collect::<Vec<_>>().join(", ")
         }

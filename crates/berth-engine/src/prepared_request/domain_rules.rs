@@ -133,8 +133,14 @@ impl DomainRule<'_> {
         if self.wants_members() { 1 } else { -1 }
     }
 
-    pub(crate) fn wanted(&self) -> String {
+    /// What the rule would accept on a node.
+    pub(crate) fn wanted(&self, fleet: &Fleet, index: NodeIndex) -> String {
+        let known =
+            self.topology == Topology::Node || fleet.domain(index, self.topology) != NO_DOMAIN;
         match self.test {
+            CountTest::HomeBelow(_) if !known && self.counts.is_empty() => {
+                format!("a known {}", self.topology.name())
+            }
             CountTest::Present => "at least 1".to_owned(),
             CountTest::Absent => "0".to_owned(),
             CountTest::Below(limit) => format!("fewer than {limit}"),
@@ -290,7 +296,7 @@ fn add_resident_rules(prepared: &mut PreparedRequest<'_>) {
         if selects_request(rule, prepared.request) {
             prepared.hard_rules.push(DomainRule {
                 origin: Origin::Resident,
-                text: Cow::Owned(rule.to_string()),
+                text: Cow::Owned(format!("{rule} of a placed instance")),
                 topology: rule.scope(),
                 counts: at_scope(prepared.fleet, Cow::Borrowed(nodes), rule.scope()),
                 members: RuleMembers::Selected(rule),

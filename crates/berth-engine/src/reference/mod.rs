@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use crate::example::{ExampleSetup, plain_node, plain_request};
 use crate::filter::{FILTERS, Filter, FilterTest};
-use crate::model::{Amounts, PPM};
+use crate::model::PPM;
 use crate::policy::Policy;
 use crate::policy_document::{BUILTIN_POLICIES, BUILTINS, settings};
 use crate::score::{SCORERS, Scorer, ScorerKind};
@@ -57,19 +57,10 @@ fn examples(page: &mut String) {
          that a result names;\neach has {} and was heard of just now. The request asks for\n{}. \
          Below stands what differs from that, as it stands in JSON, and what came out.\nThe time \
          is {} (2026-01-01).",
-        amounts(capacity),
-        amounts(plain_request(1).resources),
+        capacity,
+        plain_request(1).resources,
         ExampleSetup::NOW.0
     );
-}
-
-fn amounts(of: Amounts) -> String {
-    let bandwidth = match of.bandwidth_mbps {
-        0 => String::new(),
-        some => format!(", {some} Mbit/s"),
-    };
-    let (cpu, memory, disk) = (of.cpu_milli, of.memory_mib, of.disk_mib);
-    format!("{cpu} mCPU, {memory} MiB of memory, {disk} MiB of disk{bandwidth}")
 }
 
 const fn stage_of(filter: &Filter) -> &'static str {

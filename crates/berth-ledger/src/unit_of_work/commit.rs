@@ -7,7 +7,7 @@ use super::charge::{ChargeError, ChargeMode, claim_of};
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
     Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim,
-    Guard, PlacedInstance, Plan, PlannedClaim, RefusalReason, Text, Verdict,
+    Guard, PlacedInstance, Plan, PlannedClaim, RefusalReason, Role, Text, Verdict,
 };
 
 impl UnitOfWork {
@@ -43,7 +43,7 @@ impl UnitOfWork {
                 Ok(claim) => granted.push(claim),
                 Err(error) => {
                     self.undo(events);
-                    return verdict(planned, error);
+                    return verdict(planned, self.with_whole_plan(plan, error));
                 }
             }
         }
@@ -62,6 +62,30 @@ impl UnitOfWork {
         self.rows.requests.set(&request, Some(row));
         self.keep();
         Verdict::Granted(grant)
+    }
+
+    /// A quota is exceeded by a plan, not by the claim of it that happened to be charged last: what
+    /// is in use without the plan, and all that the plan asks for.
+    fn with_whole_plan(&self, plan: &Plan, error: ChargeError) -> ChargeError {
+        let ChargeError::Refused(RefusalReason::Quota { tenant, resource, limit, .. }) = error
+        else {
+            return error;
+        };
+        let primary = plan.claims.iter().filter(|claim| claim.key.role == Role::Primary);
+        let used = self.rows.tenants.get(&tenant).map_or(0, |row| match resource {
+            "cpu_milli" => row.cpu,
+            "memory_mib" => row.memory,
+            "disk_mib" => row.disk,
+            _ => row.instances,
+        });
+        let wanted = primary.map(|claim| match resource {
+            "cpu_milli" => i64::from(claim.demand.amounts.cpu_milli),
+            "memory_mib" => i64::from(claim.demand.amounts.memory_mib),
+            "disk_mib" => i64::from(claim.demand.amounts.disk_mib),
+            _ => 1,
+        });
+        let wanted = wanted.sum();
+        ChargeError::Refused(RefusalReason::Quota { tenant, resource, used, wanted, limit })
     }
 
     fn grant(&mut self, plan: &Plan, planned: &PlannedClaim) -> Result<GrantedClaim, ChargeError> {

@@ -1,10 +1,11 @@
 //! The page of one decision.
 
 use askama::Template;
-use berth_api::{Decision, DecisionOutcome};
+use berth_api::{Decision, DecisionExplanation, DecisionOutcome};
 use berth_engine::{NodeId, Refusal, SearchEnd};
 use jiff::Timestamp;
 
+use super::choice::ChoicePanel;
 use super::frame::Frame;
 use super::recent_decisions::headline;
 use super::request_panel::RequestPanel;
@@ -51,7 +52,14 @@ impl RefusalPanel {
                 filter: counted.filter.to_string(),
                 removed: count(number),
                 width: percent(number, nodes).max(1),
-                nearest: nearest.map(|m| (name(m.node.as_ref()), m.evidence.to_string())),
+                nearest: nearest.map(|miss| {
+                    let node = if miss.is_about_request() {
+                        "every node".to_owned()
+                    } else {
+                        name(miss.node.as_ref())
+                    };
+                    (node, miss.evidence.to_string())
+                }),
             }
         });
         let relaxation = refusal.best_relaxation.as_ref().map(|(filter, admits)| {
@@ -60,7 +68,10 @@ impl RefusalPanel {
             format!("Without {filter} alone, {} {word} could take it.", count(admits))
         });
         Self {
-            instance: refusal.instance.to_string(),
+            instance: match &refusal.name {
+                Some(name) => format!("{name} ({})", refusal.instance),
+                None => refusal.instance.to_string(),
+            },
             code: refusal.code.to_string(),
             nodes: count(nodes),
             removed: removed.collect(),
@@ -88,6 +99,7 @@ impl RefusalPanel {
 #[derive(Debug)]
 struct Placement {
     instance: String,
+    name: String,
     node: String,
     score: String,
 }
@@ -111,10 +123,13 @@ pub(crate) struct DecisionPage {
     request: RequestPanel,
     placements: Vec<Placement>,
     refusals: Vec<RefusalPanel>,
+    choice: Option<ChoicePanel>,
+    /// Whether the choice is explained only when it is asked for.
+    may_explain: bool,
 }
 
 /// A score in points, of millionths.
-fn points(score: i64) -> String {
+pub(super) fn points(score: i64) -> String {
     let (whole, rest) = (score / 1_000_000, (score % 1_000_000).abs() / 1000);
     let sign = if score < 0 && whole == 0 { "-" } else { "" };
     format!("{sign}{whole}.{rest:03}")
@@ -122,11 +137,17 @@ fn points(score: i64) -> String {
 
 impl DecisionPage {
     /// The page of a decision, as a caller may see it.
-    pub(crate) fn of(decision: &Decision, caller: &Caller, now: Timestamp) -> Self {
+    pub(crate) fn of(
+        decision: &Decision,
+        explained: Option<&DecisionExplanation>,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Self {
         let granted = decision.outcome == DecisionOutcome::Granted;
         let title = if granted { "Granted" } else { "Refused" };
         let placements = decision.placed.iter().map(|placed| Placement {
             instance: placed.instance.to_string(),
+            name: placed.name.clone().unwrap_or_default(),
             node: name(placed.node.as_ref()),
             score: points(placed.score),
         });
@@ -146,6 +167,8 @@ impl DecisionPage {
             request: RequestPanel::of(decision),
             placements: placements.collect(),
             refusals: decision.refusals.iter().map(RefusalPanel::of).collect(),
+            choice: explained.map(ChoicePanel::of),
+            may_explain: granted && explained.is_none(),
         }
     }
 }

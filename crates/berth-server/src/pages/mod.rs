@@ -3,6 +3,7 @@
 //! A page is a frame around parts. A part is a template with its own data that does not depend on
 //! its position, so that other pages can use it too.
 
+mod choice;
 mod decision;
 mod docs;
 mod fleet;

@@ -74,7 +74,9 @@ impl Grants {
 
 /// A refusal's headline without the code, which is shown next to it.
 pub(super) fn headline(decision: &Decision) -> String {
-    let Some(first) = decision.refusals.first() else { return String::new() };
+    let Some(first) = decision.refusals.first() else {
+        return decision.reason.clone().unwrap_or_default();
+    };
     let line = first.headline();
     let rest = line.strip_prefix(&*first.code).and_then(|rest| rest.strip_prefix(": "));
     rest.unwrap_or(&line).to_owned()

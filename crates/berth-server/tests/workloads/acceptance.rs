@@ -145,7 +145,7 @@ async fn criterion_5_unschedulable_instances_surface_clear_reason_codes_in_env_s
     let reason = &of_big["reason"];
     assert_eq!((&reason["code"], &reason["members"]), (&json!("no_capacity_memory"), &json!(2)));
     let message = reason["message"].as_str().unwrap();
-    assert!(message.contains("needs 8192 MiB + 64 overhead, 3008 free"), "{message}");
+    assert!(message.contains("needs 8 GiB plus 64 MiB overhead, has 2.93 GiB free"), "{message}");
     assert!(env["message"].as_str().unwrap().contains("no_capacity_memory"), "{env}");
     assert_eq!(env["workloads"][1]["state"], "ready");
     sized(&world, "n2", 32_768).await;

@@ -135,7 +135,7 @@ async fn a_quota_holds_back_what_is_beyond_it_and_says_so() {
         (&json!(2), &json!(2))
     );
     let message = found["status"]["reason"]["message"].as_str().unwrap();
-    assert!(message.contains("2 of 2 instances"), "{message}");
+    assert!(message.contains("uses 2 of its quota of 2"), "{message}");
     // Another tenant is not held back.
     let other = json!({ "replicas": 1, "template": { "resources": { "memory_mib": 256 } } });
     world.put("/v1/workloads/other/web", &other).await;

@@ -105,7 +105,7 @@ async fn a_tenant_reads_why_without_the_names_of_nodes_if_the_policy_says_so() {
     let seen = server.get(&tenant, &path("web")).await.expect(200).json();
     let reason = &seen["status"]["reason"];
     assert_eq!(reason["code"], "no_capacity_memory");
-    assert!(reason["message"].as_str().unwrap().contains("needs 3000 MiB"), "{reason}");
+    assert!(reason["message"].as_str().unwrap().contains("needs 2.92 GiB"), "{reason}");
     // Who runs the place sees it.
     let seen = world.workload("web").await;
     assert!(seen["status"]["reason"]["refusal"].to_string().contains("hidden-1"), "{seen}");

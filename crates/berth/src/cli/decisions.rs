@@ -1,10 +1,10 @@
 //! `berth decisions`: the record of each choice, and its replay.
 
 use berth_api::engine::InstanceId;
-use berth_api::{Decision, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
+use berth_api::{Decision, DecisionExplanation, DecisionOutcome, PlacedAt, Replay, ReplayOutcome};
 use clap::{Args, Subcommand};
 
-use super::explanation::points;
+use super::explanation::{self, points};
 use super::refusal::{Advice, draw_refusals};
 use super::resource::{LatestLimit, NameArg, Resource, path_of};
 use crate::cmdutil::style::{BAD, BOLD, DIM, GOOD, WARN, paint};
@@ -25,7 +25,7 @@ pub(crate) enum Decisions {
         after_help = "Example:\n  berth decisions list --tenant acme --outcome refused"
     )]
     List(ListArgs),
-    /// Show a decision.
+    /// Show a decision, and why it came out so.
     #[command(after_help = "Example:\n  berth decisions show ID")]
     Show(NameArg<Decision>),
     /// Derive a decision again from the log, and compare.
@@ -79,10 +79,31 @@ impl Decisions {
                 ]);
                 session.list::<Decision>(&query, list.limit.get()).await
             }
-            Self::Show(arg) => session.show::<Decision>(&arg.name).await,
+            Self::Show(arg) => show(session, &arg.name, 0).await,
             Self::Replay(arg) => replay(session, &arg.name).await,
         }
     }
+}
+
+/// Shows a decision; for people also why it came out so, with up to `limit` nodes in a wide table.
+pub(crate) async fn show(session: &Session, id: &str, limit: usize) -> CmdResult {
+    let out = &session.out;
+    let raw = session.get(&path_of::<Decision>(id), &[]).await?;
+    let mut is_granted = false;
+    out.response(&raw, |decision: Decision| {
+        is_granted = decision.outcome == DecisionOutcome::Granted;
+        print(out, &decision, None);
+    })?;
+    // A refusal is explained in its record; its nodes are shown on request.
+    let nodes = if out.is_wide() { limit.min(1000) } else { 0 };
+    if out.is_data() || !(is_granted || nodes > 0) {
+        return Ok(());
+    }
+    let path = format!("{}/explain", path_of::<Decision>(id));
+    let explained = session.get(&path, &[("limit", &nodes.to_string())]).await?;
+    let explained: DecisionExplanation = decode(&explained)?;
+    out.line(format!("\n{}", explanation::of_decision(&explained, out.is_wide(), limit)));
+    Ok(())
 }
 
 async fn replay(session: &Session, id: &str) -> CmdResult {
@@ -130,6 +151,7 @@ pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>)
         ("asked", plural(usize::try_from(decision.asked).unwrap_or(0), "instance")),
         ("placed", decision.placed.len().to_string()),
         ("code", decision.code.clone().unwrap_or_default()),
+        ("reason", decision.reason.clone().unwrap_or_default()),
         ("request", decision.request_id.clone()),
         ("policy", decision.policy.clone()),
         ("fleet as of event", decision.fleet_version.to_string()),
@@ -143,6 +165,7 @@ pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>)
             false,
             columns![placed;
                 "INSTANCE" => placed.instance.to_string(),
+                "?NAME" => placed.name.as_deref(),
                 "NODE" => placed.node.as_ref().map_or("(hidden)", |node| node.as_str()),
                 ">SCORE" => points(placed.score),
             ],

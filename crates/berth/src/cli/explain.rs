@@ -1,8 +1,10 @@
 //! `berth explain`: why this node and not another, for a request, an instance or a pod.
 
-use berth_api::{Decision, ExplainLevel, Instance, NodeExplanation};
-use berth_client::{ClientError, PlaceOutcome, escape};
+use berth_api::engine::NodeVerdict;
+use berth_api::{ExplainLevel, Instance, InstanceExplanation, PlaceRequest, PlacementReason};
+use berth_client::{ClientError, PlaceOutcome};
 use clap::{Args, Subcommand};
+use uuid::Uuid;
 
 use super::decisions;
 use super::explain_pod::ExplainPod;
@@ -53,7 +55,7 @@ impl Explain {
         match &self.subject {
             Some(_) if has_request => Err(Failure::usage("both a name and a request are given")
                 .accepted("either an instance or decision, or flags of a request")),
-            Some(subject) => explain_placed(session, subject).await,
+            Some(subject) => explain_placed(session, subject, self.limit).await,
             None if !has_request => Err(Failure::usage("nothing to explain is given")
                 .accepted("an instance, a decision, or a request such as --cpu 2 --memory 4GiB")),
             None => self.dry_run(session).await,
@@ -64,10 +66,14 @@ impl Explain {
         let out = &session.out;
         let mut request = self.request.request()?;
         (request.dry_run, request.explain) = (true, ExplainLevel::Full);
+        // Pages of one refusal are about the same instance.
+        request.request_id.get_or_insert_with(|| Uuid::now_v7().to_string());
         let answer: Result<RawJson, ClientError> =
             session.client.post("/v1/placements", &request).await;
-        let raw = answer
-            .map_err(|error| draw_failure(error.into(), &self.request, Vec::new(), &request))?;
+        let raw = match answer {
+            Ok(raw) => raw,
+            Err(error) => return Err(self.refused(session, error.into(), &request).await),
+        };
         let PlaceOutcome::Placed(placed) = decode(&raw)? else {
             return out.data(&raw);
         };
@@ -79,10 +85,53 @@ impl Explain {
             }
         })
     }
+
+    /// Draws a refusal; in a wide table also every rule on every node.
+    async fn refused(
+        &self,
+        session: &Session,
+        failure: Failure,
+        request: &PlaceRequest,
+    ) -> Failure {
+        let out = &session.out;
+        let explanation = failure.problem().and_then(|problem| problem.explanation.clone());
+        if let Some(explanation) = explanation.filter(|_| out.is_wide()) {
+            match self.node_verdicts(session, request, &explanation).await {
+                Ok(items) => {
+                    out.line(explanation::nodes(&explanation.page, &items, true, self.limit));
+                    out.line("");
+                }
+                Err(failure) => return failure,
+            }
+        }
+        draw_failure(failure, &self.request, Vec::new(), request)
+    }
+
+    /// As many nodes as are shown, page by page.
+    async fn node_verdicts(
+        &self,
+        session: &Session,
+        request: &PlaceRequest,
+        first: &InstanceExplanation,
+    ) -> CmdResult<Vec<NodeVerdict>> {
+        let mut items = first.page.items.clone();
+        let mut next = first.page.next.clone();
+        while let Some(cursor) = next.filter(|_| items.len() < self.limit) {
+            let limit = (self.limit - items.len()).min(1000);
+            let path = format!(
+                "/v1/placements/explain?instance={}&limit={limit}&cursor={cursor}",
+                first.instance
+            );
+            let page: InstanceExplanation = session.client.post(&path, request).await?;
+            items.extend(page.page.items);
+            next = page.page.next;
+        }
+        Ok(items)
+    }
 }
 
-/// Explains why an instance is where it is, or shows a decision.
-async fn explain_placed(session: &Session, subject: &str) -> CmdResult {
+/// Explains why an instance is where it is, or shows a decision and why it came out so.
+async fn explain_placed(session: &Session, subject: &str, limit: usize) -> CmdResult {
     let instance = match session.instance(subject).await {
         Ok(id) => session.get(&format!("/v1/instances/{id}"), &[]).await,
         Err(failure) => Err(failure),
@@ -90,50 +139,33 @@ async fn explain_placed(session: &Session, subject: &str) -> CmdResult {
     let raw = match instance {
         Ok(raw) => raw,
         Err(failure) if failure.is_not_found() => {
-            let decision = session.get(&format!("/v1/decisions/{}", escape(subject)), &[]).await;
-            let raw =
-                decision.map_err(|other| if other.is_not_found() { failure } else { other })?;
-            return session.print::<Decision>(&raw);
+            let decision = decisions::show(session, subject, limit).await;
+            return decision.map_err(|other| if other.is_not_found() { failure } else { other });
         }
         Err(failure) => return Err(failure),
     };
     let instance: Instance = decode(&raw)?;
-    let reason = reason(session, &instance).await;
-    if session.out.is_data() {
-        return match reason {
-            Some((_, Some(decision))) => session.out.data(&decision),
-            _ => session.out.data(&raw),
-        };
-    }
-    instance.print(&session.out);
-    match reason {
-        Some((why, decision)) => {
-            session.out.line(format!("\n{why}"));
-            if let Some(decision) = decision {
-                session.out.line("");
-                let decision: Decision = decode(&decision)?;
-                decisions::print(&session.out, &decision, Some(instance.claim.instance));
-            }
+    let out = &session.out;
+    // Scripts page through the API; people see as many nodes as they asked for.
+    let nodes = if out.is_wide() { limit.min(1000) } else { 0 }.to_string();
+    let path = format!("/v1/instances/{}/explain", instance.claim.instance);
+    let reason = session.get(&path, &[("limit", &nodes)]).await?;
+    out.response(&reason, |reason: PlacementReason| {
+        instance.print(out);
+        out.line(format!("\n{}", sentence(&reason.note)));
+        if let Some(decision) = &reason.decision {
+            out.line("");
+            decisions::print(out, decision, Some(instance.claim.instance));
         }
-        None => {
-            session.out.note("\nOperators can see why it is there with: berth nodes explain NODE")
+        if let Some(explained) = &reason.explanation {
+            out.line(format!("\n{}", explanation::of_decision(explained, out.is_wide(), limit)));
         }
-    }
-    Ok(())
+    })
 }
 
-/// Why an instance is on its node, and the decision that placed it.
-async fn reason(session: &Session, instance: &Instance) -> Option<(String, Option<RawJson>)> {
-    let node = instance.claim.node.as_ref()?;
-    let path = format!("/v1/nodes/{}/explain", escape(node.as_str()));
-    // A tenant may not read it; then only the instance is shown.
-    let raw = session.get(&path, &[]).await.ok()?;
-    let explanation: NodeExplanation = decode(&raw).ok()?;
-    let mut instances = explanation.guests.into_iter();
-    let found = instances.find(|found| found.claim.instance == instance.claim.instance)?;
-    let decision = match &found.decision {
-        Some(id) => session.get(&format!("/v1/decisions/{}", escape(id)), &[]).await.ok(),
-        None => None,
-    };
-    Some((found.why, decision))
+/// A note as a sentence.
+fn sentence(note: &str) -> String {
+    let mut letters = note.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", letters.as_str())
 }

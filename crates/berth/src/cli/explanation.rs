@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use berth_api::engine::{Explanation, NodeVerdict};
+use berth_api::engine::{Decision, Explanation, ExplanationPage, NodeVerdict, Notice};
+use berth_api::{DecisionExplanation, ReplayOutcome};
 
-use super::refusal::evidence;
 use crate::cmdutil::style::{BOLD, DIM, paint};
 use crate::cmdutil::{Cell, Table, Tone, plural};
 
@@ -17,36 +17,27 @@ pub(crate) fn points(millionths: i64) -> String {
 
 /// The winner's terms next to the runner-up's.
 pub(crate) fn winner(explanation: &Explanation) -> String {
-    let by = paint(DIM, &format!("policy {} ({})", explanation.policy, explanation.policy_hash));
-    let Some(winner) = &explanation.winner else {
+    let by = policy(&explanation.policy, &explanation.policy_hash);
+    choice(explanation.winner.as_ref(), explanation.runner_up.as_ref(), &by, &explanation.notices)
+}
+
+fn policy(name: &str, hash: &str) -> String {
+    paint(DIM, &format!("policy {name} ({hash})"))
+}
+
+fn choice(
+    winner: Option<&Decision>,
+    runner_up: Option<&Decision>,
+    by: &str,
+    notices: &[Notice],
+) -> String {
+    let Some(winner) = winner else {
         return format!("no node can take it  {by}");
     };
-    let mut text = match &explanation.runner_up {
+    let mut text = match runner_up {
         Some(second) => {
-            let mut table = Table::new(&[
-                "TERM",
-                &format!(">{}", winner.node),
-                &format!(">{}", second.node),
-                "",
-            ]);
-            for (term, other) in winner.terms.iter().zip(&second.terms) {
-                let differs = term.points != other.points;
-                let mark = if differs { "←" } else { "" };
-                let tone = if differs { Tone::Plain } else { Tone::Dim };
-                table.row([
-                    Cell::with_tone(term.scorer.to_string(), tone),
-                    Cell::with_tone(points(term.points), tone),
-                    Cell::with_tone(points(other.points), tone),
-                    mark.into(),
-                ]);
-            }
-            table.row([
-                "total".into(),
-                points(winner.total).into(),
-                points(second.total).into(),
-                "".into(),
-            ]);
             let title = format!("Why {} and not {}", winner.node, second.node);
+            let table = terms_of_both(winner, second);
             format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text())
         }
         None => {
@@ -59,16 +50,102 @@ pub(crate) fn winner(explanation: &Explanation) -> String {
             format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text())
         }
     };
-    for notice in &explanation.notices {
+    for notice in notices {
         let _ = write!(text, "\nNote: {notice}");
     }
     text
 }
 
+fn terms_of_both(winner: &Decision, second: &Decision) -> Table {
+    let mut table =
+        Table::new(&["TERM", &format!(">{}", winner.node), &format!(">{}", second.node), ""]);
+    for (term, other) in winner.terms.iter().zip(&second.terms) {
+        let differs = term.points != other.points;
+        let mark = if differs { "←" } else { "" };
+        let tone = if differs { Tone::Plain } else { Tone::Dim };
+        table.row([
+            Cell::with_tone(term.scorer.to_string(), tone),
+            Cell::with_tone(points(term.points), tone),
+            Cell::with_tone(points(other.points), tone),
+            mark.into(),
+        ]);
+    }
+    table.row([
+        "total".into(),
+        points(winner.total).into(),
+        points(second.total).into(),
+        "".into(),
+    ]);
+    table
+}
+
+/// Why a decision of the past came out as it did, or why that is no longer known.
+pub(crate) fn of_decision(explained: &DecisionExplanation, wide: bool, limit: usize) -> String {
+    let note = &explained.note;
+    let derived = match explained.outcome {
+        ReplayOutcome::Identical => format!("Derived again from the log: {note}."),
+        ReplayOutcome::Different => {
+            format!("It cannot be explained: derived again from the log, {note}.")
+        }
+        ReplayOutcome::OutOfReach => format!("It can no longer be explained: {note}."),
+    };
+    let derived = paint(DIM, &derived);
+    let Some(explanation) = &explained.explanation else { return derived };
+    let page = &explanation.page;
+    let mut parts = Vec::new();
+    if page.winner.is_some() {
+        let by = policy(&page.policy, &page.policy_hash);
+        parts.push(choice(page.winner.as_ref(), page.runner_up.as_ref(), &by, &page.notices));
+    }
+    parts.push(filters(page));
+    if !page.items.is_empty() {
+        parts.push(nodes(page, &page.items, wide, limit));
+    }
+    parts.push(derived);
+    parts.join("\n\n")
+}
+
+/// How many nodes could take it, and how many each filter removed.
+fn filters(page: &ExplanationPage) -> String {
+    let passed = format!(
+        "{} of {} could take it, having passed all {}",
+        page.eligible,
+        plural(page.nodes, "node"),
+        plural(page.filters.len(), "filter")
+    );
+    if page.counts.is_empty() {
+        return format!("{passed}.");
+    }
+    let removed = page.counts.iter().map(|count| format!("{} {}", count.filter, count.removed));
+    format!("{passed}. Removed by {}.", removed.collect::<Vec<_>>().join(", "))
+}
+
 /// Every node: the best first, then those that were filtered out, and by which rules.
 pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> String {
+    let is_scored = |verdict: &&NodeVerdict| matches!(verdict, NodeVerdict::Scored { .. });
+    let eligible = explanation.table.iter().filter(is_scored).count();
+    let removed = explanation.table.len() - eligible;
+    verdicts(&explanation.table, (eligible, removed), wide, limit)
+}
+
+/// The same of a page, whose counts are over all nodes.
+pub(crate) fn nodes(
+    page: &ExplanationPage,
+    items: &[NodeVerdict],
+    wide: bool,
+    limit: usize,
+) -> String {
+    verdicts(items, (page.eligible, page.nodes.saturating_sub(page.eligible)), wide, limit)
+}
+
+fn verdicts(
+    items: &[NodeVerdict],
+    (eligible, cannot): (usize, usize),
+    wide: bool,
+    limit: usize,
+) -> String {
     let (mut scored, mut removed) = (Vec::new(), Vec::new());
-    for verdict in &explanation.table {
+    for verdict in items {
         match verdict {
             NodeVerdict::Scored { node, total, terms } => scored.push((node, *total, terms)),
             NodeVerdict::Removed { node, filter, evidence, others } => {
@@ -80,18 +157,18 @@ pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> Stri
     scored.sort_by_key(|(_, total, _)| std::cmp::Reverse(*total));
     let mut parts = Vec::new();
     if !scored.is_empty() {
-        parts.push(eligible_nodes(scored.len(), &scores(&scored, wide, limit), limit));
+        parts.push(eligible_nodes(eligible, &scores(&scored, wide, limit), limit));
     }
     if !removed.is_empty() {
         let rows = removed.iter().map(|(node, filter, why, others)| {
             let other = |(name, why): &(_, _)| match wide {
-                true => format!("{name} ({})", evidence(why)),
+                true => format!("{name} ({why})"),
                 false => format!("{name}"),
             };
             let others = others.iter().map(other).collect();
-            RemovedNode { node: node.as_str(), rule: filter, why: evidence(why), others }
+            RemovedNode { node: node.as_str(), rule: filter, why: why.to_string(), others }
         });
-        parts.push(removed_nodes(removed.len(), rows, limit));
+        parts.push(removed_nodes(cannot, rows, limit));
     }
     parts.join("\n\n")
 }

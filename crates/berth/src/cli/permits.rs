@@ -190,6 +190,6 @@ mod tests {
         assert_eq!(sentence(&held_back), text);
         let moving = Permit { frozen: true, ..permit() };
         assert!(sentence(&moving).contains("being moved"));
-        assert_eq!(bounds(permit().min, permit().max), "500m CPU, 1 GiB to 4 CPU, 16 GiB");
+        assert_eq!(bounds(permit().min, permit().max), "0.5 CPU, 1 GiB to 4 CPU, 16 GiB");
     }
 }

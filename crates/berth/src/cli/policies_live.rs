@@ -1,7 +1,7 @@
 //! `berth policies diff --on-live`: what another policy would change on the current fleet.
 
-use berth_api::engine::NodeId;
 use berth_api::engine::elastic::Size;
+use berth_api::engine::{NodeId, units};
 use berth_api::{LiveClass, LiveDecision, LiveDiff, LiveNode, LiveStanding, LiveTerms};
 
 use crate::cmdutil::style::{BOLD, paint};
@@ -51,14 +51,17 @@ fn decisions(live: &LiveDiff) -> Table {
 }
 
 fn size(size: Size) -> String {
-    format!("{} mCPU, {} MiB", size.cpu_milli, size.memory_mib)
+    cpu_and_memory(size.cpu_milli.into(), size.memory_mib.into())
+}
+
+fn cpu_and_memory(cpu_milli: i64, memory_mib: i64) -> String {
+    format!("{}, {}", units::cpu(cpu_milli), units::size(memory_mib))
 }
 
 /// What would change on a node: what, before, after.
 fn changes(node: &LiveNode) -> Vec<(&'static str, String, String)> {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-    let marks =
-        |of: &LiveStanding| format!("{} mCPU, {} MiB", of.watermark_cpu, of.watermark_memory);
+    let marks = |of: &LiveStanding| cpu_and_memory(of.watermark_cpu, of.watermark_memory);
     let (from, to) = (&node.from, &node.to);
     let all = [
         ("reserved for the host", size(from.system), size(to.system)),
@@ -84,9 +87,9 @@ fn nodes(nodes: &[LiveNode]) -> Table {
 fn classes(classes: &[LiveClass]) -> Table {
     fn terms(terms: &Option<LiveTerms>) -> Cell {
         let Some(terms) = terms else { return Cell::with_tone("unknown", Tone::Bad) };
-        let (cpu, memory) = (terms.charged_cpu_milli, terms.charged_memory_mib);
-        let overcommit = terms.overcommit_permille;
-        format!("overcommit {overcommit}‰, charged {cpu} mCPU, {memory} MiB").into()
+        let charged = cpu_and_memory(terms.charged_cpu_milli, terms.charged_memory_mib);
+        let overcommit = units::ratio(terms.overcommit_permille.into());
+        format!("overcommit {overcommit}, charged {charged}").into()
     }
     let columns = columns![class: LiveClass;
         "CLASS" => class.class.as_str(),

@@ -4,14 +4,12 @@
 use std::fmt::Write as _;
 
 use berth_api::engine::affinity::Rule;
-use berth_api::engine::{
-    Evidence, FilterCount, Fix, NearestMiss, NodeFacts, NodeId, Refusal, SearchEnd,
-};
+use berth_api::engine::{FilterCount, Fix, NearestMiss, NodeFacts, NodeId, Refusal, SearchEnd};
 use berth_api::{PlaceRequest, units};
 
 use super::place::flags::{CommandLine, RequestFlags};
 use crate::cmdutil::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
-use crate::cmdutil::{amount_with_unit, amounts, args, plural, trait_flag};
+use crate::cmdutil::{amounts, args, plural, trait_flag};
 
 /// The width of the longest bar.
 const BAR: usize = 24;
@@ -101,6 +99,10 @@ fn headline(refusal: &Refusal, advice: &Advice<'_>) -> String {
         // A refusal in the log is no error of the command that shows it.
         "no room".to_owned()
     };
+    let subject = match &refusal.name {
+        Some(name) if advice.placed == 0 => format!("{subject} for {name}"),
+        Some(_) | None => subject,
+    };
     match refusal.nodes {
         0 => format!("{subject}: there are no nodes ({code})"),
         1 => format!("{subject}: the one node cannot take it ({code})"),
@@ -148,10 +150,13 @@ fn nearest(refusal: &Refusal, count: &FilterCount, width: usize) -> String {
 }
 
 fn nearest_miss(miss: &NearestMiss) -> String {
-    let text = evidence(&miss.evidence);
+    let text = miss.evidence.to_string();
     // The name of the filter already precedes the bar.
     let named = format!("{}: ", miss.filter);
     let text = text.strip_prefix(&named).unwrap_or(&text);
+    if miss.is_about_request() {
+        return text.to_owned();
+    }
     format!("nearest {}: {text}", name(miss.node.as_ref()))
 }
 
@@ -163,36 +168,6 @@ fn bar(part: usize, whole: usize) -> String {
     }
     let eighths = (part.saturating_mul(BAR * 8) / whole).clamp(1, BAR * 8);
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
-}
-
-/// What a filter wanted and what it found.
-pub(crate) fn evidence(evidence: &Evidence) -> String {
-    match evidence {
-        Evidence::Short { resource, wanted, overhead, free, unit } => {
-            let with_unit = |amount: i64| amount_with_unit(amount, *unit);
-            let mut text = format!("{resource}: needs {}", with_unit(*wanted));
-            if *overhead != 0 {
-                let _ = write!(text, " plus {} overhead", with_unit(*overhead));
-            }
-            let short = wanted + overhead - free;
-            let _ = write!(text, ", has {} free: short by {}", with_unit(*free), with_unit(short));
-            text
-        }
-        Evidence::Exceeds { resource, wanted, most, unit } => {
-            let with_unit = |amount: i64| amount_with_unit(amount, *unit);
-            format!("{resource}: needs {}, the host has {}", with_unit(*wanted), with_unit(*most))
-        }
-        Evidence::Time { what, seconds, limit } => {
-            format!(
-                "{what} is {}, accepted is {}",
-                units::duration(*seconds),
-                units::duration(*limit)
-            )
-        }
-        Evidence::State { .. } | Evidence::Fact { .. } | Evidence::Neighbours { .. } => {
-            evidence.to_string()
-        }
-    }
 }
 
 fn name(node: Option<&NodeId>) -> &str {
@@ -275,7 +250,7 @@ fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
             (description, node.as_ref().map(|node| node_command(filter, node)))
         }
         Fix::AddNode { shape, facts } => {
-            let description = format!("add a node with at least {}", amounts(shape));
+            let description = format!("add a node with at least {}", shape.at_least());
             (description, Some(register_command(facts)))
         }
     }

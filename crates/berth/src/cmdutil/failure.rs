@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use berth_api::Problem;
+use berth_api::engine::filter::FILTERS;
 use berth_client::ClientError;
 
 use super::output::{Output, style};
@@ -144,7 +145,13 @@ impl Failure {
 
     /// A problem document as a failure.
     pub(crate) fn from_problem(problem: Problem) -> Self {
-        let mut failure = Self::new(exit_of(&problem), problem.detail.clone());
+        let exit = exit_of(&problem);
+        let mut message = problem.detail.clone();
+        // Scripts and people search for the code of a refusal, whatever refused.
+        if exit == Exit::Refused && !message.contains(&problem.code) {
+            let _ = write!(message, " ({})", problem.code);
+        }
+        let mut failure = Self::new(exit, message);
         for field in &problem.fields {
             if !problem.detail.contains(&field.accepted) {
                 failure = failure.accepted(format!("{}: {}", field.field, field.accepted));
@@ -202,12 +209,17 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Whether it says that nothing was placed, for want of a node or because of a limit.
+fn is_refusal(problem: &Problem) -> bool {
+    let code = problem.code.as_str();
+    !problem.refusals.is_empty()
+        || FILTERS.iter().any(|filter| filter.code == code)
+        || matches!(code, "no_room" | "quota_exceeded" | "pool_exhausted")
+}
+
 fn exit_of(problem: &Problem) -> Exit {
-    let no_room = !problem.refusals.is_empty()
-        || problem.code.starts_with("no_capacity")
-        || matches!(problem.code.as_str(), "quota_exceeded" | "pool_exhausted");
     match problem.status {
-        _ if no_room => Exit::Refused,
+        _ if is_refusal(problem) => Exit::Refused,
         401 | 403 => Exit::Denied,
         404 => Exit::NotFound,
         _ if problem.code == "request_id_reused" => Exit::Conflict,
@@ -291,8 +303,20 @@ mod tests {
         let (kind, title) = (format!("/problems/{code}"), String::new());
         let (code, detail) = (code.to_owned(), "memory is 0".to_owned());
         let (fields, refusals) = (Vec::new(), Vec::new());
-        let (remedy, retry, trace) = (None, None, None);
-        Problem { kind, title, status, code, detail, remedy, fields, refusals, retry, trace }
+        let (remedy, explanation, retry, trace) = (None, None, None, None);
+        Problem {
+            kind,
+            title,
+            status,
+            code,
+            detail,
+            remedy,
+            fields,
+            refusals,
+            explanation,
+            retry,
+            trace,
+        }
     }
 
     #[test]
@@ -304,7 +328,15 @@ mod tests {
             (404, "not_found", Exit::NotFound),
             (409, "stale_fence", Exit::Conflict),
             (409, "no_capacity_memory", Exit::Refused),
+            (409, "no_capacity_class", Exit::Refused),
+            (409, "group_no_node", Exit::Refused),
+            (409, "no_room", Exit::Refused),
             (409, "quota_exceeded", Exit::Refused),
+            (409, "pool_exhausted", Exit::Refused),
+            (409, "ipam_exhausted", Exit::Refused),
+            (409, "volume_in_use", Exit::Refused),
+            (409, "unknown_pool", Exit::Conflict),
+            (409, "unknown_group", Exit::Conflict),
             (412, "stale", Exit::Conflict),
             (422, "request_id_reused", Exit::Conflict),
             (500, "ledger_failed", Exit::Failed),

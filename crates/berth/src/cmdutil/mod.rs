@@ -26,6 +26,6 @@ pub(crate) use session::{
 };
 pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs};
 pub(crate) use text::{
-    age, amount_with_unit, amounts, api_name, claim_state, cpu_usage, dash, key_values, node_state,
-    now, or_dash, plural, ticket_state, timestamp, trait_flag, usage, workload_state,
+    age, amounts, api_name, claim_state, cpu_usage, dash, key_values, node_state, now, or_dash,
+    plural, ticket_state, timestamp, trait_flag, usage, workload_state,
 };

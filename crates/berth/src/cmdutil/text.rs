@@ -1,6 +1,6 @@
 //! Amounts, times and states as text for people.
 
-use berth_api::engine::{Amounts, NodeState, TraitValue, Unit};
+use berth_api::engine::{Amounts, NodeState, TraitValue};
 use berth_api::{ClaimState, Node, TicketState, WorkloadState, units};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -29,33 +29,7 @@ pub(crate) fn timestamp(at: Timestamp) -> String {
 
 /// Amounts on one line, without those that are zero.
 pub(crate) fn amounts(amounts: &Amounts) -> String {
-    let parts = [
-        (amounts.cpu_milli, cpu as fn(i64) -> String, ""),
-        (amounts.memory_mib, units::size, ""),
-        (amounts.disk_mib, units::size, " disk"),
-        (amounts.bandwidth_mbps, units::bandwidth, ""),
-    ];
-    let parts = parts.iter().filter(|(amount, ..)| *amount > 0);
-    let texts: Vec<String> =
-        parts.map(|(amount, text, after)| format!("{}{after}", text(i64::from(*amount)))).collect();
-    if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
-}
-
-/// CPU with its unit: a bare `500m` reads like a length.
-fn cpu(milli: i64) -> String {
-    let text = units::cpu(milli);
-    if text.ends_with('m') { format!("{text} CPU") } else { text }
-}
-
-/// A number with its unit.
-pub(crate) fn amount_with_unit(amount: i64, unit: Unit) -> String {
-    match unit {
-        Unit::MilliCpu => cpu(amount),
-        Unit::Mib => units::size(amount),
-        Unit::Mbps => units::bandwidth(amount),
-        Unit::Seconds => units::duration(amount),
-        Unit::Count => amount.to_string(),
-    }
+    amounts.to_string()
 }
 
 /// `1 node`, `2 nodes`.

@@ -43,7 +43,7 @@ fn size(value: &Value) -> (u64, u64) {
 fn an_elastic_instance_asks_before_it_grows_and_is_told_what_held_it_back() {
     let (server, node) = with_elastic();
     let shown = server.said(&["instances", "show", "db"]);
-    assert!(shown.contains("500m CPU, 2 GiB to 4 CPU, 64 GiB"), "{shown}");
+    assert!(shown.contains("0.5 CPU, 2 GiB to 4 CPU, 64 GiB"), "{shown}");
     let list = server.said(&["instances", "list"]);
     assert!(list.contains("PERMIT") && list.contains("1 CPU, 4 GiB"), "{list}");
     let permit = server.json(&["instances", "permit", "db"]);
@@ -69,7 +69,7 @@ fn an_elastic_instance_asks_before_it_grows_and_is_told_what_held_it_back() {
     assert_eq!(size(&shrunk["permit"]), (500, 2048));
     assert_eq!(size(&shrunk["headroom"]["up_to"]), (1500, 6144));
     let bounds = ["instances", "bounds", "db", "--min", "0.5,2GiB", "--max", "2,8GiB"];
-    assert!(server.said(&bounds).contains("500m CPU, 2 GiB to 2 CPU, 8 GiB"));
+    assert!(server.said(&bounds).contains("0.5 CPU, 2 GiB to 2 CPU, 8 GiB"));
     let calm = server.said(&["nodes", "show", &node]);
     assert!(calm.ends_with("Nothing needs to leave.\n"), "{calm}");
 }

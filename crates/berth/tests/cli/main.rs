@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod elastic;
+mod reasons;
 mod rebalance;
 mod workloads;
 
@@ -157,7 +158,7 @@ fn a_placement_is_granted_explained_and_released() {
     assert!(server.fails(6, &["claims", "activate", "web-1", "--fence", "1"]).contains("fence"));
     server.said(&["claims", "activate", "web-1"]);
     let explained = server.said(&["explain", "web-1"]);
-    assert!(explained.contains("acme asked"), "{explained}");
+    assert!(explained.contains("It was placed on node-"), "{explained}");
     assert!(server.said(&["claims", "release", "web-1", "--confirmed"]).contains("is gone"));
     assert!(server.fails(4, &["claims", "show", "web-3"]).contains("did you mean web-2?"));
 }
@@ -230,7 +231,7 @@ fn groups_pools_quotas_and_the_like_are_set_shown_and_removed() {
     let placed = server.json(&place);
     assert_eq!(placed["instances"][0]["values"][0]["value"], "10");
     server.said(&["quotas", "set", "acme", "--instances", "1"]);
-    assert!(server.fails(3, &place).contains("acme uses 1 of 1"));
+    assert!(server.fails(3, &place).contains("uses 1 of its quota of 1 (quota_exceeded)"));
     server.said(&["quotas", "remove", "acme"]);
     server.said(&["secrets", "set", "production", "v1", "--tenant", "acme"]);
     server.said(&["workloads", "set", "acme/web", "--replicas", "2", "--memory", "1GiB"]);

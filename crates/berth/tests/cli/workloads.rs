@@ -167,7 +167,7 @@ fn no_room_is_told_with_its_code_and_drawn() {
     let server = Server::start().with_plain_nodes();
     let file = server.file("big.toml", &WEB.replace("1GiB", "64GiB"));
     let said = server.fails(3, &["workloads", "apply", "-f", &file, "--wait=3s"]);
-    assert!(said.contains("is degraded after 3s: no_capacity_memory: 0 of 3"), "{said}");
+    assert!(said.contains("is degraded after 3s: no_capacity_memory: none of 3"), "{said}");
     assert!(said.contains("What would help"), "{said}");
     let list = server.said(&["workloads", "list"]);
     assert!(list.contains("degraded") && list.contains("no_capacity_memory"), "{list}");

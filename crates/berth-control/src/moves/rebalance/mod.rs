@@ -136,18 +136,19 @@ fn summarize(plan: &RebalancePlan, asked: &PlanRebalance) -> String {
         };
     }
     let cost: u64 = plan.moves.iter().map(|made| made.cost).sum();
+    let cost = berth_engine::units::size(i64::try_from(cost).unwrap_or(i64::MAX));
     let moves = count(plan.moves.len(), "move");
     let (before, after) = (plan.before, plan.after);
     match plan.goal {
         RebalanceGoal::Consolidate => format!(
-            "{moves} of about {cost} MiB would empty {}: {} of {} nodes in use, then {}{more}",
+            "{moves} of about {cost} would empty {}: {} of {} nodes in use, then {}{more}",
             count(plan.emptied.len(), "node"),
             before.in_use,
             before.nodes,
             after.in_use
         ),
         RebalanceGoal::Spread => format!(
-            "{moves} of about {cost} MiB would lower the measure from {} to {} ppm and the fullest \
+            "{moves} of about {cost} would lower the measure from {} to {} ppm and the fullest \
              node from {} % to {} %{more}",
             before.value_ppm,
             after.value_ppm,

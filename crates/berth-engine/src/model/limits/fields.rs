@@ -18,7 +18,7 @@ limit_fields!(Locality { near: table::HINTS, far: table::HINTS } fixed { strict 
 
 limit_fields!(Network { tag: NAME } fixed { link });
 
-limit_fields!(BootOutcome {} fixed { at, failed });
+limit_fields!(BootOutcome { tenant: NAME } fixed { at, failed });
 
 limit_fields!(Group { id: NAME, tenant: NAME } fixed { kind, strength, topology, max_per_domain });
 
@@ -34,11 +34,12 @@ limit_fields!(NodeFacts {
     networks: table::NODE_NETWORKS,
     cached_images: table::NODE_IMAGES,
     boots: table::NODE_BOOTS,
+    state_reason: table::REASON,
 } fixed {
     state, heartbeat_at, capacity, system_reserve, policy_reserve, ratios, vmm_overhead_mib,
     instance_limit, other, capacity_type, platform, last_boot, next_reboot, hardware_class, kvm,
     scratch_mib, overlay_loss_ppm, reserved, headnode, is_virtual, reservoir, cpu_cap_mode,
-    watermarks,
+    watermarks, overridden,
 } within table::NODE_BYTES);
 
 /// Checks how many there are of everything that an instance asks for, without a look at its texts:

@@ -313,7 +313,7 @@ impl Limited for Rule {
 /// The parser has checked the text, its terms and its nesting.
 impl Limited for NodeSelector {
     fn check(&self, _: Limit, meter: &mut Meter) -> Result<(), LimitExceeded> {
-        meter.add(self.as_str().len());
+        meter.add(self.to_string().len());
         Ok(())
     }
 }

@@ -63,6 +63,8 @@ pub const INSTANCES: Limit = Limit::List(1000, &Limit::Parts);
 
 /// Labels of one node.
 pub const NODE_LABELS: Limit = Limit::Map(128, &NAME, &LABEL_VALUE);
+/// Facts of one node that are unset at once, such as `labels.hall`.
+pub const UNSET_FIELDS: Limit = Limit::List(256, &SENTENCE);
 /// Traits of one node.
 pub const NODE_TRAITS: Limit = Limit::Map(128, &NAME, &TRAIT_VALUE);
 /// Networks of one node.

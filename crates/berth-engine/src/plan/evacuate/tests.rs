@@ -124,7 +124,7 @@ fn a_refusal_has_numbers_and_no_advice_to_open_the_node_again() {
     };
     let refusal = refusal.unwrap();
     assert_eq!((&*refusal.code, refusal.instance), ("no_capacity_memory", large));
-    assert!(refusal.headline().contains("3000"), "{}", refusal.headline());
+    assert!(refusal.headline().contains("2.92 GiB"), "{}", refusal.headline());
     assert!(!refusal.fixes.iter().any(|fix| fix.to_string().contains("mend a")), "{refusal}");
 }
 

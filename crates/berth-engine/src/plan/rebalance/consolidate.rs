@@ -9,6 +9,7 @@ use super::rebalance_state::RebalanceState;
 use super::{RebalanceTerms, StopReason};
 use crate::fleet::NodeIndex;
 use crate::plan::evacuate::has_placement_rules;
+use crate::units;
 
 /// How many of the best destinations of an instance are tried against the rules of others.
 const TRIED: usize = 8;
@@ -86,14 +87,19 @@ fn record_move(state: &mut RebalanceState<'_>, source: NodeIndex, instances: &[u
     let limits = state.engine.fleet().row(source).map(|row| row.limits).unwrap_or_default();
     let (cpu, memory) = (limits.cpu.max(0), u64::try_from(limits.memory).unwrap_or(0));
     let (count, node) = (instances.len() as u64, state.name(source));
+    let size = |mib: u64| units::size(i64::try_from(mib).unwrap_or(i64::MAX));
     let (each, rest) =
         (memory.checked_div(count).unwrap_or(0), memory.checked_rem(count).unwrap_or(0));
     for (number, &place) in (0u64..).zip(instances) {
         let (gain, cost) = (each + u64::from(number < rest), state.movables[place].cost);
         let why = format!(
-            "move {} of {count} that empty {node} and free {memory} MiB and {cpu} mCPU there: gains \
-             {gain} MiB of that for about {cost} MiB to copy",
-            number + 1
+            "move {} of {count} that empty {node} and free {} and {} there: gains {} of that for \
+             about {} to copy",
+            number + 1,
+            size(memory),
+            units::cpu(cpu),
+            size(gain),
+            size(cost)
         );
         state.record_move(place, gain, why);
     }

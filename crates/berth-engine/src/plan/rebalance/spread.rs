@@ -10,6 +10,7 @@ use super::measure::{Load, PPM_OF_NODE, percent};
 use super::rebalance_state::RebalanceState;
 use super::{RebalanceTerms, StopReason};
 use crate::fleet::NodeIndex;
+use crate::units;
 
 /// How many of the best destinations of an instance are tried against the rules of others.
 const TRIED: usize = 8;
@@ -167,13 +168,14 @@ impl Spread<'_, '_> {
         let use_of = |load: Load| percent(load.larger_share());
         let why = format!(
             "evens out {} ({} used, then {}) and {} ({} used, then {}): gains {gain} ppm of a full \
-             node for about {cost} MiB to copy",
+             node for about {} to copy",
             state.name(source),
             use_of(before),
             use_of(here),
             state.name(moves.to),
             use_of(there_before),
             use_of(there),
+            units::size(i64::try_from(cost).unwrap_or(i64::MAX)),
         );
         state.record_move(moves.place, gain, why);
     }

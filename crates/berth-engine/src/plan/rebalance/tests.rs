@@ -379,7 +379,7 @@ fn consolidating_empties_the_node_with_least_to_copy_onto_the_fullest() {
     assert_eq!((plan.before.in_use, plan.after.in_use, plan.after.nodes), (3, 2, 3));
     assert_eq!(
         plan.moves[0].why,
-        "move 1 of 2 that empty a and free 1000 MiB and 1000 mCPU there: gains 500 MiB of that for \
+        "move 1 of 2 that empty a and free 1000 MiB and 1 CPU there: gains 500 MiB of that for \
          about 150 MiB to copy"
     );
     assert_eq!(plan.stopped_by, StopReason::NothingToGain);

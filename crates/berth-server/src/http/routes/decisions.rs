@@ -2,25 +2,29 @@
 
 use std::sync::Arc;
 
-use berth_api::{Decision, DecisionOutcome, Page, PlacedAt, Replay};
-use berth_engine::Refusal;
+use berth_api::{Decision, DecisionExplanation, DecisionOutcome, Page, PlacedAt, Replay};
+use berth_engine::{InstanceId, Refusal};
 use berth_ledger::DecisionRecord;
+use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
 use crate::http::extract::{Path, Query, RequestContext};
-use crate::http::list::{invalid_cursor, list_query, page_limit};
+use crate::http::list::{MAX_LIMIT, invalid_cursor, list_query, page_limit};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::instance_spec::shown_request;
 use berth_control::placement::{Audience, decision_id};
-use berth_control::{ControlPlane, clock::moment};
+use berth_control::{ControlPlane, ExplanationRange, clock::moment, explanations};
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(replay))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(explain))
+        .routes(routes!(replay))
 }
 
 /// Decisions read at once.
@@ -75,25 +79,36 @@ fn stored_id(id: &str) -> Option<String> {
     whole.then(|| id.replace('.', "/"))
 }
 
+/// What is stored with a refusal: why no node could take it, or which limit refused it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredDetail {
+    Refusals(Vec<Refusal>),
+    Limit { reason: String },
+}
+
 /// A decision as a caller may see it.
-fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
+pub(super) fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
     let record = &decision.record;
-    let (mut placed, mut code, mut refusals) = (Vec::new(), None, Vec::new());
+    let (mut placed, mut code, mut reason, mut refusals) = (Vec::new(), None, None, Vec::new());
     let outcome = match &record.outcome {
         berth_ledger::DecisionOutcome::Granted(at) => {
             placed.extend(at.iter().map(|at| PlacedAt {
                 instance: at.instance,
+                name: audience.name_of(at.instance),
                 node: audience.sees_nodes().then(|| at.node.clone()),
                 score: at.score,
             }));
             DecisionOutcome::Granted
         }
-        berth_ledger::DecisionOutcome::Refused { code: reason, detail } => {
-            code = Some(reason.clone());
+        berth_ledger::DecisionOutcome::Refused { code: why, detail } => {
+            code = Some(why.clone());
             // One that cannot be read is shown by its code alone.
-            let stored: Option<Vec<Refusal>> =
-                detail.as_deref().and_then(|detail| serde_json::from_str(detail).ok());
-            refusals = audience.refusals(stored.unwrap_or_default());
+            match detail.as_deref().and_then(|detail| serde_json::from_str(detail).ok()) {
+                Some(StoredDetail::Refusals(stored)) => refusals = audience.refusals(stored),
+                Some(StoredDetail::Limit { reason: limit }) => reason = Some(limit),
+                None => {}
+            }
             DecisionOutcome::Refused
         }
     };
@@ -108,6 +123,7 @@ fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
         fleet_version: record.basis.fleet_version,
         placed,
         code,
+        reason,
         refusals,
         requests: Vec::new(),
     }
@@ -236,13 +252,79 @@ async fn replay(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> ApiResult<axum::Json<Replay>> {
-    /// A replay holds a fleet in memory and a core for as long as it takes.
-    static TURN: Semaphore = Semaphore::const_new(1);
     let decision = stored(&control, &caller, &id).await?;
-    let turn = TURN.acquire().await;
-    let replayed = control.read(move |ledger| berth_control::replay(ledger, &decision)).await?;
-    drop(turn);
-    Ok(axum::Json(replayed))
+    Ok(axum::Json(explanations::replay_decision(&control, decision).await?))
+}
+
+/// Which instance is explained, and on which nodes.
+#[derive(Clone, Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ExplainQuery {
+    /// The instance; the first when absent.
+    #[param(value_type = Option<uuid::Uuid>)]
+    instance: Option<InstanceId>,
+    /// Maximum number of nodes to return; of a decision, none when absent.
+    #[param(minimum = 0, maximum = 1000)]
+    limit: Option<usize>,
+    /// Where to continue: the `next` of the previous page.
+    cursor: Option<String>,
+}
+
+impl ExplainQuery {
+    /// The query of one instance.
+    pub(super) fn of_instance(
+        instance: InstanceId,
+        limit: Option<usize>,
+        cursor: Option<String>,
+    ) -> Self {
+        Self { instance: Some(instance), limit, cursor }
+    }
+
+    /// The range that is asked for, with this many nodes unless it says otherwise.
+    pub(crate) fn range(&self, default_limit: usize) -> ApiResult<ExplanationRange> {
+        let limit = self.limit.unwrap_or(default_limit);
+        if limit > MAX_LIMIT {
+            return Err(ApiError::field("limit", Some(limit.to_string()), "0 to 1000"));
+        }
+        let position = |cursor: &str| cursor.parse().map_err(|_| invalid_cursor(cursor));
+        let from = self.cursor.as_deref().map(position).transpose()?.unwrap_or(0);
+        Ok(ExplanationRange { instance: self.instance, from, limit })
+    }
+}
+
+/// Explain a decision
+///
+/// Winner and runner-up with every term, how many nodes each filter removed, and on request every
+/// node with every filter that it failed. All of it is derived again: the fleet is rebuilt from the
+/// log as the deciding server knew it. When the log no longer reaches back that far, the answer says
+/// so. One explanation of a decision is derived at a time.
+#[utoipa::path(get, path = "/v1/decisions/{id}/explain", tag = "decisions",
+    params(("id" = String, Path, description = "The decision."), ExplainQuery),
+    responses((status = 200, description = "Why it came out as it did.", body = DecisionExplanation)))]
+async fn explain(
+    RequestContext { control, caller }: RequestContext,
+    Path(id): Path<String>,
+    Query(query): Query<ExplainQuery>,
+) -> ApiResult<axum::Json<DecisionExplanation>> {
+    let range = query.range(0)?;
+    explain_stored(&control, &caller, &id, range).await.map(axum::Json)
+}
+
+/// Why a decision came out as it did, as a caller may see it.
+pub(crate) async fn explain_stored(
+    control: &Arc<ControlPlane>,
+    caller: &Caller,
+    id: &str,
+    range: ExplanationRange,
+) -> ApiResult<DecisionExplanation> {
+    let decision = stored(control, caller, id).await?;
+    let asked: Vec<InstanceId> = decision.record.asked().map(|(id, _)| id).collect();
+    if let Some(other) = range.instance.filter(|instance| !asked.contains(instance)) {
+        let value = Some(other.to_string());
+        return Err(ApiError::field("instance", value, "an instance of the decision"));
+    }
+    Ok(explanations::explain_decision(control, caller, decision, range).await?)
 }
 
 #[cfg(test)]

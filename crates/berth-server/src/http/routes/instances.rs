@@ -1,6 +1,6 @@
 //! `/v1/instances`: what runs where, and for tenants what shares a place.
 
-use berth_api::{Instance, LocalityIndex, Page};
+use berth_api::{Instance, LocalityIndex, Page, PlacementReason};
 use berth_engine::InstanceId;
 use berth_ledger::{ClaimKey, Role};
 use utoipa_axum::router::OpenApiRouter;
@@ -9,15 +9,17 @@ use uuid::Uuid;
 
 use super::Routes;
 use super::claims::{self, ListClaimsQuery};
+use super::decisions::{self, ExplainQuery};
 use crate::http::extract::{Path, Query, RequestContext};
+use crate::http::list::PageQuery;
 use crate::problem::{ApiError, ApiResult};
-use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::catalog::{CatalogState, ClaimEntry, LocalityKey};
 use berth_control::placement::Audience;
+use berth_control::{ControlPlane, explanations};
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(explain))
 }
 
 /// List instances
@@ -53,6 +55,49 @@ async fn get(
         Some(claim) => Ok(axum::Json(viewer.view(&catalog, claim))),
         None => Err(ApiError::not_found("instance", &instance.to_string())),
     }
+}
+
+/// Explain where an instance is
+///
+/// The decision that placed it, and why that chose its node, derived again from the log.
+#[utoipa::path(get, path = "/v1/instances/{instance}/explain", tag = "instances",
+    params(("instance" = Uuid, Path, description = "The instance."), PageQuery),
+    responses((status = 200, description = "Why it is where it is.", body = PlacementReason)))]
+async fn explain(
+    RequestContext { control, caller }: RequestContext,
+    Path(instance): Path<Uuid>,
+    Query(query): Query<PageQuery>,
+) -> ApiResult<axum::Json<PlacementReason>> {
+    let id = InstanceId(instance);
+    let range = ExplainQuery::of_instance(id, query.limit, query.cursor).range(0)?;
+    control.wait_for_read_your_writes().await;
+    let node = {
+        let catalog = control.catalog.read();
+        let claim = catalog.claims.get(&ClaimKey::primary(id));
+        let seen = claim.filter(|claim| caller.sees(&claim.request.tenant));
+        seen.map(|claim| claim.node.clone())
+    };
+    let Some(node) = node else {
+        return Err(ApiError::not_found("instance", &instance.to_string()));
+    };
+    let found = control.read(move |ledger| explanations::decision_of(ledger, id)).await?;
+    let Some((decision, chosen)) = found else {
+        let note = "no decision of Berth is on record for it: it was found on its node, or the \
+                    record is no longer kept";
+        let (decision, explanation) = (None, None);
+        return Ok(axum::Json(PlacementReason { note: note.to_owned(), decision, explanation }));
+    };
+    let audience = Audience::of(&control, &caller, &decision.record.tenant);
+    let note = match audience.sees_nodes() {
+        true if chosen == node => format!("it was placed on {node}"),
+        true => format!("it was placed on {chosen} and has been moved to {node} since"),
+        false if chosen == node => "it is on the node that it was placed on".to_owned(),
+        false => "it has been moved to another node since it was placed".to_owned(),
+    };
+    let record = decisions::view(&decision, &audience);
+    let explained = explanations::explain_decision(&control, &caller, decision, range).await?;
+    let (decision, explanation) = (Some(record), Some(explained));
+    Ok(axum::Json(PlacementReason { note, decision, explanation }))
 }
 
 /// What a caller may see of instances.

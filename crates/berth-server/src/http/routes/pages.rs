@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{FromRequest as _, Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
-use berth_api::Role;
+use berth_api::{DecisionOutcome, Role};
+use berth_engine::InstanceId;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
@@ -14,14 +15,14 @@ use utoipa_axum::routes;
 use super::{Routes, decisions};
 use crate::access::AccessControl;
 use crate::http::auth::{COOKIE, OverTls};
-use crate::http::extract::{Path, RequestContext};
+use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::same_origin::check_form;
 use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
-use berth_control::ControlPlane;
 use berth_control::caller::Caller;
 use berth_control::clock::now;
+use berth_control::{ControlPlane, ExplanationRange};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
@@ -65,19 +66,45 @@ async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Resp
 ///
 /// A page for people: the request, the outcome and the reasons.
 #[utoipa::path(get, path = "/decisions/{id}", tag = "pages",
-    params(("id" = String, Path, description = "The decision.")),
+    params(("id" = String, Path, description = "The decision."), DecisionPageQuery),
     responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
 async fn decision(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
+    Query(query): Query<DecisionPageQuery>,
 ) -> Response {
-    match decisions::get_decision(&control, &caller, &id).await {
-        Ok(found) => {
-            let page = pages::DecisionPage::of(&found, &caller, control.now());
-            pages::html(StatusCode::OK, &page)
+    let found = match decisions::get_decision(&control, &caller, &id).await {
+        Ok(found) => found,
+        Err(error) => return ErrorPage::response(&error, Some(&caller)),
+    };
+    let granted = found.outcome == DecisionOutcome::Granted;
+    let mut explained = None;
+    if granted && (query.explain || found.fleet_version <= EXPLAINED_AT_ONCE) {
+        let range = ExplanationRange { instance: query.instance, from: 0, limit: 0 };
+        match decisions::explain_stored(&control, &caller, &id, range).await {
+            Ok(explanation) => explained = Some(explanation),
+            Err(error) => return ErrorPage::response(&error, Some(&caller)),
         }
-        Err(error) => ErrorPage::response(&error, Some(&caller)),
     }
+    let page = pages::DecisionPage::of(&found, explained.as_ref(), &caller, control.now());
+    pages::html(StatusCode::OK, &page)
+}
+
+/// Events that are read to explain a decision when its page is opened; a longer log is read on
+/// request.
+const EXPLAINED_AT_ONCE: i64 = 50_000;
+
+/// The query of a decision's page.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct DecisionPageQuery {
+    /// Whether to explain the choice, however long the log is.
+    #[serde(default)]
+    explain: bool,
+    /// The instance to explain; the first when absent.
+    #[param(value_type = Option<uuid::Uuid>)]
+    instance: Option<InstanceId>,
 }
 
 /// Read about the API

@@ -4,27 +4,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use berth_api::{IDEMPOTENCY_KEY, PlaceRequest, Placed, Ticket, TicketState};
+use berth_api::{
+    ExplainLevel, IDEMPOTENCY_KEY, InstanceExplanation, PlaceRequest, Placed, Ticket, TicketState,
+};
 use http::{HeaderMap, StatusCode, header};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 use super::Routes;
-use crate::http::extract::{Json, RequestContext};
+use super::decisions::ExplainQuery;
+use crate::http::extract::{Json, Query, RequestContext};
 use crate::problem::{ApiError, ApiResult};
-use berth_control::ControlPlane;
+use berth_control::caller::Caller;
 use berth_control::queue::{self, Outcome};
+use berth_control::{ControlError, ControlPlane, ExplanationRange, explanations};
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(place))
+    OpenApiRouter::new().routes(routes!(place)).routes(routes!(explain))
 }
 
 /// Longest that a caller may have its answer held back.
 const LONGEST_HOLD_S: u64 = 300;
 
+/// Nodes that a full explanation of a refusal begins with.
+const NODES_EXPLAINED: usize = 100;
+
 /// Place instances
 ///
-/// Chooses nodes and claims them, all in one. A refusal is 409 with the whole explanation. With
+/// Chooses nodes and claims them, all in one. A refusal is 409 with the whole explanation; with
+/// `explain` `full` also with the first 100 nodes, each with every filter that it fails. With
 /// mode `wait` and no room, the request is queued: 202 with a ticket; `Prefer: wait=30` holds the
 /// answer back for up to so many seconds.
 #[utoipa::path(
@@ -45,7 +54,7 @@ const LONGEST_HOLD_S: u64 = 300;
 async fn place(
     RequestContext { control, caller }: RequestContext,
     headers: HeaderMap,
-    Json(request): Json<PlaceRequest>,
+    Json(mut request): Json<PlaceRequest>,
 ) -> ApiResult<Response> {
     let dry_run = request.dry_run;
     let header_id =
@@ -55,7 +64,12 @@ async fn place(
             })?),
             None => None,
         };
-    match queue::place(&control, &caller, request, header_id).await? {
+    let explained = request_to_explain(&mut request, header_id.as_deref());
+    let outcome = match queue::place(&control, &caller, request, header_id).await {
+        Ok(outcome) => outcome,
+        Err(error) => return Err(with_nodes(&control, &caller, error, explained).await.into()),
+    };
+    match outcome {
         Outcome::Placed(placed) => {
             let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
             Ok((status, axum::Json(placed)).into_response())
@@ -66,6 +80,60 @@ async fn place(
             Ok(waiting(ticket))
         }
     }
+}
+
+/// A copy of a request whose refusal is to be explained node by node. It needs a request id for that,
+/// so that the same instance is meant both times.
+fn request_to_explain(
+    request: &mut PlaceRequest,
+    header_id: Option<&str>,
+) -> Option<Box<PlaceRequest>> {
+    if request.explain != ExplainLevel::Full {
+        return None;
+    }
+    let id = || header_id.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
+    request.request_id.get_or_insert_with(id);
+    Some(Box::new(request.clone()))
+}
+
+/// A refusal with its first nodes, if a full explanation was asked for.
+async fn with_nodes(
+    control: &ControlPlane,
+    caller: &Caller,
+    error: ControlError,
+    request: Option<Box<PlaceRequest>>,
+) -> ControlError {
+    let refused = error.explained().first().map(|refusal| refusal.instance);
+    let (Some(request), Some(instance)) = (request, refused) else { return error };
+    let range = ExplanationRange { instance: Some(instance), from: 0, limit: NODES_EXPLAINED };
+    match explanations::explain_request(control, caller, *request, range).await {
+        Ok(explanation) => error.explanation(explanation),
+        // The refusal itself is what was asked for.
+        Err(_) => error,
+    }
+}
+
+/// Explain a placement node by node
+///
+/// What would be decided now for one instance of the request: how many nodes each filter removes,
+/// winner and runner-up with every term, and a page of nodes, each with every filter that it fails or
+/// every term of its total. Nothing is claimed or recorded. The answer is found on a copy of the
+/// fleet, one at a time; between two pages the fleet may change.
+#[utoipa::path(
+    post,
+    path = "/v1/placements/explain",
+    tag = "placements",
+    params(ExplainQuery),
+    request_body = PlaceRequest,
+    responses((status = 200, description = "The verdicts.", body = InstanceExplanation))
+)]
+async fn explain(
+    RequestContext { control, caller }: RequestContext,
+    Query(query): Query<ExplainQuery>,
+    Json(request): Json<PlaceRequest>,
+) -> ApiResult<axum::Json<InstanceExplanation>> {
+    let range = query.range(NODES_EXPLAINED)?;
+    Ok(axum::Json(explanations::explain_request(&control, &caller, request, range).await?))
 }
 
 /// What is answered for a request that waits, or waited.

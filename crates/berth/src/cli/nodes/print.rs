@@ -9,8 +9,8 @@ use berth_api::{Node, NodeExplanation, NodeInstance, units};
 use crate::cli::resource::Resource;
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
-    Cell, Column, Output, Table, Tone, age, amount_with_unit, amounts, claim_state, columns,
-    cpu_usage, dash, key_values, node_state, or_dash, plural, trait_flag, usage,
+    Cell, Column, Output, Table, Tone, age, amounts, claim_state, columns, cpu_usage, dash,
+    key_values, node_state, or_dash, plural, trait_flag, usage,
 };
 
 type Compare = fn(&Node, &Node) -> Ordering;
@@ -179,7 +179,7 @@ fn print_account(out: &Output, account: &Account) {
     for (name, of, unit) in resources {
         let cell = |amount: i64| match amount {
             0 => Cell::with_tone("0", Tone::Dim),
-            _ => amount_with_unit(amount, unit).into(),
+            _ => unit.text(amount).into(),
         };
         let amounts = [
             of.total,
@@ -202,7 +202,7 @@ fn print_account(out: &Output, account: &Account) {
 fn excess(account: &Account) -> String {
     let parts = [(account.cpu.excess(), Unit::MilliCpu), (account.memory.excess(), Unit::Mib)];
     let parts = parts.into_iter().filter(|(amount, _)| *amount > 0);
-    parts.map(|(amount, unit)| amount_with_unit(amount, unit)).collect::<Vec<_>>().join(" and ")
+    parts.map(|(amount, unit)| unit.text(amount)).collect::<Vec<_>>().join(" and ")
 }
 
 /// Whether instances must leave, in one sentence.
@@ -308,12 +308,9 @@ mod tests {
         let calm = Account { cpu: resource(1000, 9000), memory: resource(1024, 9000) };
         assert_eq!(pressure_sentence(&calm), "Nothing needs to leave.");
         let mut full = Account { cpu: resource(9500, 9000), memory: resource(1024, 9000) };
-        assert_eq!(pressure_sentence(&full), "Over the watermark: 500m CPU must leave.");
+        assert_eq!(pressure_sentence(&full), "Over the watermark: 0.5 CPU must leave.");
         full.cpu.pressure_accounted_for = 400;
-        assert_eq!(
-            pressure_sentence(&full),
-            "In addition to what is leaving, 100m CPU must leave."
-        );
+        assert_eq!(pressure_sentence(&full), "In addition to what is leaving, 0.1 CPU must leave.");
         full.cpu.pressure_accounted_for = 500;
         assert_eq!(pressure_sentence(&full), "Enough is leaving already.");
         let over = Account { cpu: resource(11_000, 9000), memory: resource(9100, 9000) };
