@@ -21,8 +21,8 @@ use crate::{
     FoundInstance, Heartbeat, InstanceSpec, MigrationReport, MoveVolume, NewAttachment, NewGroup,
     NewPool, NewToken, NewVolume, NewWorkload, NodeStateChange, PlaceRequest, PlanRebalance,
     PolicyDiffQuery, PolicyRef, PolicyText, Quota, RebalanceStep, ReclaimNotice, ReleaseClaim,
-    RenewClaim, RunningInstance, ScaleWorkload, Secrets, SetBounds, StartMigration,
-    UnsetFacts, VolumeMoveReport,
+    RenewClaim, RunningInstance, ScaleWorkload, Secrets, SetBounds, StartMigration, UnsetFacts,
+    VolumeMoveReport,
 };
 
 const PARTS: Limit = Limit::Parts;
