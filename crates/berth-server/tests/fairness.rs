@@ -17,6 +17,7 @@ use berth_control::tenant_limits::TenantRates;
 use berth_control::{
     Actor, MaintenanceConfig, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, Settings,
 };
+use berth_engine::affinity::Rule;
 use berth_engine::{
     Amounts, BatchMode, Engine, InstanceId, InstanceRequest, NodeFacts, PlaceError, Policy,
     Refusal, Timestamp,
@@ -318,6 +319,42 @@ async fn batches_that_need_a_search_are_placed_by_the_explainer_and_claimed_by_t
     let more = setup.request("acme", &[1]);
     setup.submit(more);
     assert_eq!(refusals(setup.answer().2)[0].code, "no_capacity_memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_with_rules_never_holds_the_planner() {
+    let racks: Vec<NodeFacts> = (0..20)
+        .map(|number| {
+            let mut facts = node(&format!("n{number:02}"), 1000);
+            (facts.zone, facts.rack) = (Some("z".to_owned()), Some(format!("r{number}")));
+            facts
+        })
+        .collect();
+    let mut setup = Setup::new(&racks, |_| {});
+    let apart = |setup: &mut Setup, count: usize| {
+        let mut batch = setup.request("loud", &vec![1; count]);
+        for instance in &mut batch.instances {
+            let instance = Arc::make_mut(instance);
+            instance.tags.insert("role".to_owned(), "wide".to_owned());
+            instance.affinity.push(Rule::parse("role!=wide@rack").unwrap());
+        }
+        setup.submit(batch);
+    };
+    let pause = setup.pause_explainer();
+    apart(&mut setup, 21);
+    apart(&mut setup, 20);
+    setup.ask("quiet", 1);
+    assert_eq!(setup.answer().0, "quiet");
+    drop(pause);
+    let (mut refused, mut granted) = (0, 0);
+    for _ in 0..2 {
+        match setup.answer().2 {
+            PlaceAnswer::NoRoom(refusals) => refused += refusals.len(),
+            PlaceAnswer::Granted(batch) => granted += batch.grant.claims.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((refused, granted), (1, 20));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,6 +37,9 @@ const CHUNK: usize = 16;
 /// Changes after which the explainer gets them though it has nothing to explain.
 const CHANGES: usize = 1024;
 
+/// Instances of a batch with rules about neighbours that the planner places itself.
+const BATCH_WITH_RULES: usize = 16;
+
 /// How often the explainer may find room for a request that is gone when it is to be claimed, before
 /// the planner searches itself.
 const OUTRUN: u32 = 4;
@@ -268,7 +271,11 @@ impl Planner {
         } else {
             let requests = instances.iter().map(|instance| (**instance).clone()).collect();
             let batch = Batch::new(requests).with_mode(request.mode);
-            self.replica.engine().try_batch(&batch, pending.now)
+            if is_left_to_the_explainer(instances) {
+                self.replica.engine().validate_batch(&batch).map(|()| None)
+            } else {
+                self.replica.engine().try_batch(&batch, pending.now)
+            }
         };
         match found {
             Ok(Some(_)) if request.explain => PlanOutcome::Unexplained,
@@ -540,6 +547,17 @@ impl Planner {
             }
         }
     }
+}
+
+/// Whether a batch takes too long for the planner, even without a search: rules about neighbours are
+/// evaluated again after each instance.
+fn is_left_to_the_explainer(instances: &[Arc<InstanceRequest>]) -> bool {
+    let has_rules = |instance: &Arc<InstanceRequest>| {
+        !instance.groups.is_empty()
+            || !instance.affinity.is_empty()
+            || !instance.locality.is_empty()
+    };
+    instances.len() > BATCH_WITH_RULES && instances.iter().any(has_rules)
 }
 
 /// Nodes whose rules a plan raises, once for each claim that does.

@@ -161,7 +161,11 @@ impl Engine {
         volumes.filter_map(|id| self.fleet.volume(id).cloned()).collect()
     }
 
-    fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {
+    /// Refuses batches that are not valid for this fleet.
+    ///
+    /// # Errors
+    /// The first request that is not valid, or an instance that is there twice.
+    pub fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {
         let mut ids = std::collections::BTreeSet::new();
         for request in &batch.requests {
             self.validate(request)?;
