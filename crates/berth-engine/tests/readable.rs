@@ -76,6 +76,7 @@ impl Collected {
     fn evidence(&mut self, filter: &str, evidence: &Evidence) {
         let kind = match evidence {
             Evidence::Short { .. } => "short",
+            Evidence::Exceeds { .. } => "exceeds",
             Evidence::State { .. } => "state",
             Evidence::Time { .. } => "time",
             Evidence::Fact { .. } => "fact",

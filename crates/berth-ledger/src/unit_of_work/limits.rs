@@ -20,9 +20,9 @@ pub(super) fn excess(op: &Op) -> Option<LimitExceeded> {
         Op::PutVolume(volume) => volume.check_limits(),
         Op::PutPool(pool) => name("id", &pool.id),
         Op::PutQuota { tenant, .. } => name("tenant", tenant),
-        Op::PutSecrets { env, version } => {
-            name("env", env).and_then(|()| name("version", version.as_deref().unwrap_or("")))
-        }
+        Op::PutSecrets { tenant, env, version } => name("tenant", tenant.as_deref().unwrap_or(""))
+            .and_then(|()| name("env", env))
+            .and_then(|()| name("version", version.as_deref().unwrap_or(""))),
         Op::PutWorkload { workload, .. } => body(&workload.body, table::STORED_WORKLOAD_BYTES),
         Op::PutPolicy { body: text, .. } | Op::ActivatePolicy { body: text, .. } => {
             body(text, table::STORED_POLICY_BYTES)
