@@ -396,7 +396,18 @@ impl BatchSearch<'_> {
         let missing = as_it_is.filter(|(_, picked)| picked.is_none()).map(|(request, _)| request);
         let mut changes: Vec<(RequestChange, &InstanceRequest)> = Vec::new();
         for class in classes(missing) {
-            for change in changes_for_new_node(&self.prepare(class)) {
+            for mut change in changes_for_new_node(&self.prepare(class)) {
+                // What another class does without already is not named twice.
+                if let RequestChange::DropVolumes(volumes) = &mut change {
+                    let dropped = |id: &String| {
+                        let of_volumes = |(other, _): &(RequestChange, _)| matches!(other, RequestChange::DropVolumes(ids) if ids.contains(id));
+                        changes.iter().any(of_volumes)
+                    };
+                    volumes.retain(|id| !dropped(id));
+                    if volumes.is_empty() {
+                        continue;
+                    }
+                }
                 if !changes.iter().any(|(other, _)| *other == change) {
                     changes.push((change, class));
                 }

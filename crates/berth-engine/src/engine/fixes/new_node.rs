@@ -1,7 +1,7 @@
 //! The least new node that could take a request: in each dimension as small, and in its facts as
 //! complete, as the filters want it.
 
-use super::change::RequestChange;
+use super::change::{RequestChange, changed};
 use crate::affinity::Topology;
 use crate::filter::{FilterTest, first_failure, run_filter};
 use crate::fleet::{Fleet, NO_DOMAIN, NodeRow};
@@ -72,6 +72,13 @@ pub(crate) fn changes_for_new_node(prepared: &PreparedRequest<'_>) -> Vec<Reques
     {
         if !changes.contains(&change) {
             changes.push(change);
+        }
+    }
+    if let Some(selector) = &request.required_place {
+        let relaxed = changed(request, &changes);
+        let again = PreparedRequest::new(&relaxed, prepared.policy, prepared.fleet, prepared.now);
+        if smallest_node(&again, 1).is_none() {
+            changes.extend(selector.parts().into_iter().map(RequestChange::DropPlace));
         }
     }
     changes
