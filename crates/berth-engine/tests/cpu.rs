@@ -32,7 +32,11 @@ fn one_instance_never_has_more_cpu_than_its_host_in_any_policy() {
         };
         assert_eq!(nearest.evidence, expected, "{name}");
         let whole = Amounts::new(64_000, 1024).with_disk(1);
-        let shrink = Fix::Shrink { resources: whole, extra: Default::default(), node: Some(NodeId::new("b")) };
+        let shrink = Fix::Shrink {
+            resources: whole,
+            extra: Default::default(),
+            node: Some(NodeId::new("b")),
+        };
         assert!(refused.fixes.contains(&shrink), "{name}: {:?}", refused.fixes);
         assert_eq!(place(&mut engine, &request(2, 64_000, 1024)), "b", "{name}");
         assert_eq!(

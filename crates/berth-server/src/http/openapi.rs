@@ -2,8 +2,8 @@
 
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::schema::{AdditionalProperties, ArrayItems};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Schema, Type};
 
 use super::{HttpLimits, routes};
@@ -87,7 +87,9 @@ fn bound_tuples(schema: &mut RefOr<Schema>) {
         }
         Schema::Object(object) => {
             object.properties.values_mut().for_each(bound_tuples);
-            if let Some(AdditionalProperties::RefOr(values)) = object.additional_properties.as_deref_mut() {
+            if let Some(AdditionalProperties::RefOr(values)) =
+                object.additional_properties.as_deref_mut()
+            {
                 bound_tuples(values);
             }
         }
