@@ -9,6 +9,7 @@ mod ids;
 mod layers;
 pub mod limits;
 mod node;
+mod place_facts;
 mod request;
 mod room;
 #[cfg(feature = "schema")]

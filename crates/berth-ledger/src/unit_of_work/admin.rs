@@ -8,7 +8,8 @@ use super::UnitOfWork;
 use super::limits;
 use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
 use crate::model::{
-    DecisionOutcome, EventBody, Expect, Op, Outcome, Pool, Quota, Text, UnmetDemand, Workload,
+    DecisionOutcome, DecisionRecord, EventBody, Expect, Op, Outcome, Pool, Quota, Text,
+    UnmetDemand, Workload,
 };
 
 /// The key under which equal unmet demand is counted.
@@ -54,11 +55,8 @@ impl UnitOfWork {
             }
             Op::RefuseReport { node, instance, code } => {
                 let (node_id, code) = (node.clone(), Text::clone(code));
-                self.events.push(EventBody::ReportRefused {
-                    node_id,
-                    instance_id: *instance,
-                    code,
-                });
+                let event = EventBody::ReportRefused { node_id, instance_id: *instance, code };
+                self.events.push(event);
                 Outcome::Done
             }
             Op::PutGroup(group) => self.put_group(group),
@@ -85,16 +83,7 @@ impl UnitOfWork {
                 self.put_document(kind, id, body, *expect)
             }
             Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
-            Op::Record(decisions) => {
-                for decision in decisions {
-                    let list = match decision.outcome {
-                        DecisionOutcome::Granted(_) => &mut self.decisions,
-                        DecisionOutcome::Refused { .. } => &mut self.refusals,
-                    };
-                    list.push(decision.clone());
-                }
-                Outcome::Done
-            }
+            Op::Record(decisions) => self.record(decisions),
             Op::Demand(demand) => self.count_demand(demand),
             _ => Outcome::Unchanged,
         };
@@ -103,6 +92,17 @@ impl UnitOfWork {
             Outcome::Done | Outcome::Unchanged => self.keep(),
         }
         outcome
+    }
+
+    fn record(&mut self, decisions: &[DecisionRecord]) -> Outcome {
+        for decision in decisions {
+            let list = match decision.outcome {
+                DecisionOutcome::Granted(_) => &mut self.decisions,
+                DecisionOutcome::Refused { .. } => &mut self.refusals,
+            };
+            list.push(decision.clone());
+        }
+        Outcome::Done
     }
 
     /// Does something to a node whose facts are in the generation that was expected.

@@ -2,7 +2,7 @@
 
 use tracing_subscriber::EnvFilter;
 
-use super::{BadSetting, LoadedConfig, TlsMode};
+use super::{BadSetting, LoadedConfig, TlsConfig, TlsMode};
 use berth_control::Adoption;
 
 /// What is wrong with the rule for found instances.
@@ -12,6 +12,24 @@ fn adopt_problem(adopt: &Adoption) -> Option<&'static str> {
         "nodes.adopt is \"listed\" and nodes.adopt_tenants names no tenant; accepted is a list of \
          tenants, or another nodes.adopt",
     )
+}
+
+fn check_tls(tls: &TlsConfig, bad: &mut impl FnMut(&str, String)) {
+    for (name, file) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
+        if tls.mode == TlsMode::Files && file.is_none() {
+            let problem = format!("{name} is missing; tls.mode \"files\" needs the path of a file");
+            bad(name, problem);
+        }
+        if tls.mode != TlsMode::Files && file.is_some() {
+            let problem = format!("{name} is set and not used; accepted is tls.mode \"files\"");
+            bad(name, problem);
+        }
+    }
+    if tls.mode == TlsMode::Off && tls.client_ca.is_some() {
+        let problem = "tls.client_ca is set and connections are not encrypted; accepted is \
+                       tls.mode \"self\" or \"files\"";
+        bad("tls.client_ca", problem.to_owned());
+    }
 }
 
 /// Everything that is wrong with settings that are each fine by themselves.
@@ -54,22 +72,7 @@ pub(super) fn together(loaded: &LoadedConfig) -> Vec<BadSetting> {
     if let Some(problem) = adopt_problem(&config.settings.adopt) {
         bad("nodes.adopt", problem.to_owned());
     }
-    let tls = &config.tls;
-    for (name, file) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
-        if tls.mode == TlsMode::Files && file.is_none() {
-            let problem = format!("{name} is missing; tls.mode \"files\" needs the path of a file");
-            bad(name, problem);
-        }
-        if tls.mode != TlsMode::Files && file.is_some() {
-            let problem = format!("{name} is set and not used; accepted is tls.mode \"files\"");
-            bad(name, problem);
-        }
-    }
-    if tls.mode == TlsMode::Off && tls.client_ca.is_some() {
-        let problem = "tls.client_ca is set and connections are not encrypted; accepted is \
-                       tls.mode \"self\" or \"files\"";
-        bad("tls.client_ca", problem.to_owned());
-    }
+    check_tls(&config.tls, &mut bad);
     let level = &config.telemetry.log_level;
     if let Err(error) = EnvFilter::try_new(level) {
         let problem = format!(

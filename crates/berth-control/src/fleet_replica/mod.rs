@@ -528,5 +528,4 @@ fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {
 }
 
 #[cfg(test)]
-#[path = "fleet_replica_tests.rs"]
 mod tests;
