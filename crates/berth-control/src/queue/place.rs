@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem};
+use berth_engine::Refusal;
 use berth_ledger::{LedgerError, Text};
 
 use super::tickets::enqueue;
@@ -77,6 +78,7 @@ async fn place_or_wait(
             answer,
             PlaceAnswer::NoRoom(_) | PlaceAnswer::Contended(_) | PlaceAnswer::Refused(_)
         );
+        let worth_queueing = is_worth_queueing(&answer);
         // A tenant may read the ticket later.
         let audience = if may_wait {
             Audience::tenant(control, &prepared.tenant)
@@ -85,7 +87,7 @@ async fn place_or_wait(
         };
         match placed_or_error(&prepared, answer, &audience) {
             Ok(placed) => return Ok(Outcome::Placed(placed)),
-            Err(error) if may_wait && error.may_retry() => {
+            Err(error) if worth_queueing || (may_wait && error.may_retry()) => {
                 problem = Some(error.into_problem());
             }
             Err(error) => return Err(error),
@@ -94,6 +96,11 @@ async fn place_or_wait(
     control.admit(caller, &prepared.tenant, LimitKind::Tickets, 1)?;
     let ticket = enqueue(control, caller, prepared.request, problem).await?;
     Ok(Outcome::Waits(ticket))
+}
+
+/// Whether there is no room, and nodes may change or be added so that there is.
+fn is_worth_queueing(answer: &PlaceAnswer) -> bool {
+    matches!(answer, PlaceAnswer::NoRoom(refusals) if refusals.iter().any(Refusal::is_worth_queueing))
 }
 
 /// Tries a request that waits, whose instances all have ids.
@@ -118,11 +125,12 @@ pub(super) async fn try_waiting(
     if let PlaceAnswer::Unknown(error) = answer {
         return Attempt::Unknown(error);
     }
+    let worth_queueing = is_worth_queueing(&answer);
     // A tenant may read the ticket later.
     let audience = Audience::tenant(control, &prepared.tenant);
     match placed_or_error(&prepared, answer, &audience) {
         Ok(placed) => Attempt::Placed(placed),
-        Err(error) if error.may_retry() => Attempt::NoRoom(error.into_problem()),
+        Err(error) if worth_queueing || error.may_retry() => Attempt::NoRoom(error.into_problem()),
         Err(error) => Attempt::Never(error.into_problem()),
     }
 }

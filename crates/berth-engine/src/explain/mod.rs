@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::filter::FilterId;
 use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
 use crate::prepared_request::Notice;
 
@@ -231,6 +232,19 @@ pub struct Refusal {
     pub notices: Vec<Notice>,
     /// For a batch: how the search ended.
     pub search: Option<SearchEnd>,
+}
+
+impl Refusal {
+    /// Whether a request that may wait should: something behind the refusal can change, if only by new
+    /// nodes. Wider than `waiting_may_help`, which asks whether the present nodes could hold it: what
+    /// waits is the signal to add some.
+    #[must_use]
+    pub fn is_worth_queueing(&self) -> bool {
+        let transient = |count: &FilterCount| {
+            FilterId::named(&count.filter).is_some_and(|id| id.filter().transient)
+        };
+        self.nodes == 0 || self.counts.iter().any(transient)
+    }
 }
 
 /// One scorer's part in a node's total.
