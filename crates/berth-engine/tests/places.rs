@@ -184,5 +184,5 @@ fn more_preferences_than_eight_are_refused() {
     let mut engine = engine(builtin("balanced"), &fleet());
     let error = engine.place(&rather(1, &texts), NOW).unwrap_err();
     let source = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(source, "prefer has 9 entries; accepted are at most 8");
+    assert_eq!(source, "prefer has 9 items; accepted is at most 8 items");
 }

@@ -183,7 +183,7 @@ fn what_is_answered_fits_its_schema_and_can_be_read_by_a_client() {
         assert!(text.contains(&format!("\"kind\":\"{kind}\"")), "no {kind} in {text}");
     }
     fits::<Refusal>(&refusals);
-    let mut engine = engine(builtin("balanced"), &[full_node(), node_with("b", 9, 900, |_| {})]);
+    let mut engine = engine(builtin("balanced"), &[full_node(), node_with("b", 900, 900, |_| {})]);
     let mut wanted = request(1, 100, 512);
     let explained = |engine: &mut berth_engine::Engine, wanted: &InstanceRequest| {
         as_sent(&engine.explain(wanted, NOW).unwrap())

@@ -6,7 +6,7 @@ use super::*;
 
 fn replica() -> FleetReplica {
     let mut replica = FleetReplica::new(Policy::builtin("balanced").unwrap());
-    let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384)));
+    let facts = Box::new(NodeFacts::new("n", Amounts::new(8000, 16_384).with_disk(100_000)));
     replica.apply(&EventBody::NodeChanged { constraint_gen: 1, facts }).unwrap();
     replica
 }

@@ -26,6 +26,9 @@ pub(super) struct PendingPlan {
     pub(super) basis: Option<Basis>,
     /// Whether the ledger was asked for an earlier answer to this request.
     pub(super) asked: bool,
+    /// Whether it was asked again after an instance of the request was found to be placed: another
+    /// sender of the same request may have been granted since the first question.
+    pub(super) asked_when_placed: bool,
     /// Whether the plan that the ledger has serves only to ask for an earlier answer.
     pub(super) is_question: bool,
     /// Whether others' events and expired leases were looked for since it came.
@@ -58,6 +61,7 @@ impl PendingPlan {
             now: Timestamp(0),
             basis: None,
             asked: false,
+            asked_when_placed: false,
             is_question: false,
             looked: false,
             follow_to: 0,

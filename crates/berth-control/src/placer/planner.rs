@@ -246,7 +246,9 @@ impl Planner {
                 self.send(pending, plan);
             }
             PlanOutcome::Invalid(invalid) => {
-                if matches!(invalid, InvalidRequest::AlreadyPlaced { .. }) && !pending.asked {
+                let is_placed = matches!(invalid, InvalidRequest::AlreadyPlaced { .. });
+                if is_placed && !pending.asked_when_placed {
+                    pending.asked_when_placed = true;
                     self.ask(pending);
                     return;
                 }

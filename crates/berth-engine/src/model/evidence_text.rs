@@ -101,6 +101,7 @@ fn text_of(fact: &str, found: &str, wanted: &str) -> String {
             format!("overcommits {}; the request wants {}", ratios(found), ratios(wanted))
         }
         ("platform", _) => platform(found, wanted),
+        ("place", _) => format!("is not where the request asks to be: {wanted}"),
         ("trait ", "absent") if wanted == "true" => format!("lacks trait {name}"),
         ("trait ", "true") if wanted == "absent" => {
             format!("has trait {name}, which the request does not ask for")

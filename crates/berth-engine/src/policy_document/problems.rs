@@ -36,7 +36,9 @@ impl Policy {
     pub fn problems_in_toml(text: &str) -> Vec<PolicyProblem> {
         let (mut table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            return errors.iter().map(|error| syntax(text, error)).collect();
+            let mut problems: Vec<_> = errors.iter().map(|error| syntax(text, error)).collect();
+            problems.sort_by_key(|problem| problem.line);
+            return problems;
         }
         let whole = table.clone();
         let mut problems = Vec::new();
@@ -88,19 +90,19 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 /// Removes the innermost entry that covers a span. Returns whether there was one.
 fn remove_entry(table: &mut DeTable<'_>, span: &Range<usize>) -> bool {
-    let covers = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
-    let found = table.iter_mut().find_map(|(key, value)| {
-        let (on_key, on_value) = (covers(key.span()), covers(value.span()));
-        let inside = on_value
-            && value.span() != *span
-            && match value.get_mut() {
-                DeValue::Table(inner) => remove_entry(inner, span),
-                _ => false,
-            };
-        (inside || on_key || on_value).then(|| (key.clone(), inside))
+    // The span of a table with a header is that of the header: what is in it lies outside.
+    let inside = table.iter_mut().any(|(_, value)| match value.get_mut() {
+        DeValue::Table(inner) => remove_entry(inner, span),
+        _ => false,
     });
-    let Some((key, inside)) = found else { return false };
-    inside || table.remove(&key).is_some()
+    if inside {
+        return true;
+    }
+    let covers = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
+    let mut entries = table.iter();
+    let found = entries.find(|(key, value)| covers(key.span()) || covers(value.span()));
+    let Some(key) = found.map(|(key, _)| key.clone()) else { return false };
+    table.remove(&key).is_some()
 }
 
 /// The line of a key such as `options.shapes[2].memory_mib`, or of the closest part of it that is

@@ -38,6 +38,8 @@ pub(crate) struct FixLimits {
     pub(crate) nodes_freed: usize,
     /// Changes of the request that are proposed, each alone.
     pub(crate) relaxations: usize,
+    /// Changes of the request that are tried, each alone.
+    pub(crate) relaxations_tried: usize,
     /// Combined changes that are proposed.
     pub(crate) combined: usize,
     /// Changes that one combined fix may have.
@@ -51,6 +53,7 @@ pub(crate) const LIMITS: FixLimits = FixLimits {
     nodes_shrunk: 64,
     nodes_freed: 16,
     relaxations: 24,
+    relaxations_tried: 64,
     combined: 2,
     changes_of_combined: 3,
 };
@@ -175,14 +178,8 @@ fn propose_shrink(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Opti
 
 /// Each change of the request that is enough alone, with the first node that could take it then.
 fn propose_relaxations(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Vec<Fix> {
-    let candidates = relaxations(prepared, diagnosis);
-    let works = candidates.into_iter().filter(|(change, index)| {
-        let relaxed = changed(prepared.request, std::slice::from_ref(change));
-        let row = prepared.fleet.row(*index);
-        row.is_some_and(|row| takes(prepared, &relaxed, *index, row))
-    });
-    let fixes = works.map(|(change, index)| change.fix(prepared.request, node_id(prepared, index)));
-    fixes.collect()
+    let found = relaxations(prepared, diagnosis).into_iter();
+    found.map(|(change, index)| change.fix(prepared.request, node_id(prepared, index))).collect()
 }
 
 /// Changes of the request that are all that some node needs, in the order of filters.
@@ -191,24 +188,33 @@ pub(crate) fn relaxations(
     diagnosis: &Diagnosis,
 ) -> Vec<(RequestChange, NodeIndex)> {
     let mut found: Vec<(RequestChange, NodeIndex)> = Vec::new();
+    let mut tries = 0;
     for (set, nodes) in diagnosis.sets.smallest_first(FilterSet::len) {
         // Beside two filters about volumes, one change is past one filter.
         if set.len() > 2 || set.is_empty() {
             break;
         }
         for &index in nodes.first.iter().take(LIMITS.nodes_of_set) {
-            let needs =
-                prepared.fleet.row(index).and_then(|row| needed_at(prepared, index, row, set));
-            // All nodes of a set of filters without lists need the same.
-            let alike = needs.as_ref().is_none_or(|needs| !names_one_of_many(needs));
-            if let Some(Needed { changes, mends, lacks_amounts: false, lacks_slot: false }) = needs
-                && mends.is_empty()
-                && let [change] = changes.as_slice()
+            if found.len() >= LIMITS.relaxations || tries >= LIMITS.relaxations_tried {
+                return found;
+            }
+            // A node may be past help for a reason of its own: the next one is asked.
+            let row = prepared.fleet.row(index);
+            let needs = row.and_then(|row| Some((row, needed_at(prepared, index, row, set)?)));
+            let Some((row, needs)) = needs else { continue };
+            let mut works = true;
+            if let Some(change) = needs.only_change()
                 && !found.iter().any(|(other, _)| other == change)
             {
-                found.push((change.clone(), index));
+                tries += 1;
+                let relaxed = changed(prepared.request, std::slice::from_ref(change));
+                works = takes(prepared, &relaxed, index, row);
+                if works {
+                    found.push((change.clone(), index));
+                }
             }
-            if alike || found.len() >= LIMITS.relaxations {
+            // All nodes of a set of filters without lists need the same.
+            if works && !names_one_of_many(&needs) {
                 break;
             }
         }
@@ -216,8 +222,7 @@ pub(crate) fn relaxations(
     found
 }
 
-/// Whether another node may need another rule of the same kind to be relaxed, or may be past help
-/// for a reason of its own.
+/// Whether another node may need another rule of the same kind to be relaxed.
 fn names_one_of_many(needs: &Needed) -> bool {
     needs.changes.iter().any(|change| match change {
         RequestChange::DropTrait(_)

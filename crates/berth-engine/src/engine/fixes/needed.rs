@@ -23,6 +23,14 @@ pub(super) struct Needed {
 }
 
 impl Needed {
+    /// The one change of the request that is all it needs.
+    pub(super) fn only_change(&self) -> Option<&RequestChange> {
+        match self.changes.as_slice() {
+            [change] if self.count() == 1 => Some(change),
+            _ => None,
+        }
+    }
+
     /// How many changes that are, a smaller size or a release counted as one.
     pub(super) fn count(&self) -> usize {
         let room = usize::from(self.lacks_amounts || self.lacks_slot);
