@@ -112,7 +112,7 @@ async fn a_node_that_cannot_be_emptied_says_which_rule_and_by_how_much() {
     let found = stage.check_one(json!({"nodes": ["a"]})).await;
     assert_eq!(found["can_be_emptied"], false);
     let message = found["message"].as_str().unwrap();
-    for part in ["no_capacity_memory", "4096", "2048", "acme", &one, "1 of 1 instance"] {
+    for part in ["no_capacity_memory", "4 GiB", "2 GiB", "acme", &one, "1 of 1 instance"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     let refused = &found["moves"][0];

@@ -63,14 +63,14 @@ async fn a_tenant_takes_values_only_from_its_own_and_open_pools() {
     taking(&acme, "acme").await.expect(201);
     // As if it were not there, also for an operator who acts for the tenant.
     for token in [&rival, &operator] {
-        let reply = taking(token, "rival").await.problem(400, "invalid_request");
+        let reply = taking(token, "rival").await.problem(409, "unknown_pool");
         assert!(!reply.text.contains("acme"), "{}", reply.text);
     }
     // A new range keeps the owner; only who says so opens a pool.
     let wider = json!({"range": "10.0.0.0/28"});
     let kept = server.put(&operator, path, &wider).await.expect(200).json();
     assert_eq!(kept["tenant"], "acme");
-    taking(&rival, "rival").await.problem(400, "invalid_request");
+    taking(&rival, "rival").await.problem(409, "unknown_pool");
     let both = json!({"range": "10.0.0.0/28", "tenant": "acme", "open": true});
     server.put(&operator, path, &both).await.problem(400, "invalid_request");
     let open = json!({"range": "10.0.0.0/28", "open": true});

@@ -32,11 +32,12 @@ async fn a_policy_is_stored_found_and_compared() {
     let unknown = server.get(&operator, "/v1/policies/nothing").await.problem(404, "not_found");
     assert!(unknown.text.contains("spread"), "{}", unknown.text);
     let names = server.get(&operator, "/v1/policies").await.expect(200);
-    assert_eq!(names.each("name"), ["balanced", "tight", "tight"]);
-    let part = server.get(&operator, "/v1/policies?limit=2").await.expect(200).json();
+    let all = ["balanced", "neon", "pack", "spread", "tight", "tight", "triton"];
+    assert_eq!(names.each("name"), all);
+    let part = server.get(&operator, "/v1/policies?limit=5").await.expect(200).json();
     let next = berth_client::escape(part["next"].as_str().unwrap());
     let rest = server.get(&operator, &format!("/v1/policies?cursor={next}")).await.expect(200);
-    assert_eq!(rest.each("name"), ["tight"]);
+    assert_eq!(rest.each("name"), ["tight", "triton"]);
 
     let path = format!("/v1/policies/diff?from={hash}&to=tight");
     let diff = server.get(&operator, &path).await.expect(200).json();
@@ -68,7 +69,13 @@ async fn a_policy_that_is_wrong_is_refused_by_its_key() {
     }
     let valid = server.post(&operator, "/v1/policies/validate", &json!({"toml": TIGHT})).await;
     assert!(valid.expect(200).json().get("stored_at").is_none());
-    assert_eq!(server.get(&operator, "/v1/policies").await.each("name"), ["balanced"]);
+    let names = server.get(&operator, "/v1/policies").await.each("name");
+    assert!(!names.contains(&json!("x")) && !names.contains(&json!("tight")), "{names:?}");
+    // One look shows every error, with its line.
+    let wrong = "name = 'x'\n[filters]\ncpu = 'firm'\n[scores]\nno-such = 1\n";
+    let reply = server.post(&operator, "/v1/policies/validate", &json!({"toml": wrong})).await;
+    let detail = reply.problem(400, "invalid_request").json()["detail"].to_string();
+    assert!(detail.contains("line 3: ") && detail.contains("line 5: scores.no-such"), "{detail}");
     let kind = [("content-type", "text/plain")];
     let reply = server.send(Some(&operator), "POST", "/v1/policies", None, &kind).await;
     reply.problem(415, "unsupported_media_type");
