@@ -48,8 +48,8 @@ impl Policy {
                 Ok(document) => break Some(document),
                 Err(error) => {
                     problems.push(syntax(text, &error));
-                    let removed =
-                        error.span().is_some_and(|span| remove_entry(table.get_mut(), &span));
+                    let span = error.span().filter(|_| !is_about_absence(&error));
+                    let removed = span.is_some_and(|span| remove_entry(table.get_mut(), &span));
                     if !removed {
                         break None;
                     }
@@ -68,12 +68,16 @@ impl Policy {
 }
 
 fn syntax(text: &str, error: &toml::de::Error) -> PolicyProblem {
-    // An error about the whole file, such as a missing name, has no line.
-    let span = error.span().filter(|span| span.end - span.start < text.len());
+    let span = error.span().filter(|_| !is_about_absence(error));
     PolicyProblem {
         line: span.map(|span| line_of(text, span.start)),
         error: PolicyError::Syntax { format: "TOML", message: error.message().to_owned() },
     }
+}
+
+/// Whether an error is about a key that is not there, and so has no line.
+fn is_about_absence(error: &toml::de::Error) -> bool {
+    error.message().starts_with("missing field")
 }
 
 fn key_of(error: &PolicyError) -> Option<&str> {

@@ -157,9 +157,9 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
     for name in request.traits.keys() {
         add("traits", name, &|r| drop(r.traits.remove(name)));
     }
-    for place in 0..request.networks.len() {
-        let word = &request.networks[place][0];
-        add("networks", word, &|r| drop(r.networks.remove(place)));
+    // What is named twice is dropped twice: one of them would keep the node out as both do.
+    for set in &request.networks {
+        add("networks", &set[0], &|r| r.networks.retain(|other| other != set));
     }
     if let Some(selector) = &request.required_place {
         for part in selector.parts() {
@@ -171,9 +171,9 @@ fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, Instance
     for group in &request.groups {
         add("groups", group, &|r| r.groups.retain(|other| other != group));
     }
-    for (place, rule) in request.affinity.iter().enumerate() {
+    for rule in &request.affinity {
         if rule.strength() == Strength::Hard {
-            add("affinity", rule.as_str(), &|r| drop(r.affinity.remove(place)));
+            add("affinity", rule.as_str(), &|r| r.affinity.retain(|other| other != rule));
         }
     }
     all
