@@ -99,7 +99,8 @@ impl Setup {
     }
 
     fn answer(&self) -> (String, InstanceId, PlaceAnswer) {
-        self.answers.recv_timeout(TIMEOUT).expect("an answer")
+        let answer = self.answers.recv_timeout(TIMEOUT);
+        answer.unwrap_or_else(|error| panic!("no answer: {error}"))
     }
 
     /// How many answers others get before a tenant gets its first.

@@ -71,8 +71,8 @@ impl Load {
         let placing = futures_util::future::try_join_all(placing);
         let flooding = futures_util::future::try_join_all(flooding);
         let (placing, flooding) = futures_util::future::try_join(placing, flooding).await?;
-        let mut measured = Measurements::default();
-        measured.placed_us = placing.into_iter().flatten().collect();
+        let placed_us = placing.into_iter().flatten().collect();
+        let mut measured = Measurements { placed_us, ..Measurements::default() };
         for (refused, limited) in flooding {
             measured.refused_us.extend(refused);
             measured.limited += limited;
