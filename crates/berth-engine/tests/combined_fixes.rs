@@ -1,5 +1,7 @@
 //! Fixes of more than one change, of batches, and what is never proposed. Each is applied here.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use berth_engine::affinity::Rule;

@@ -104,7 +104,7 @@ fn apply(twin: &mut Twin, asked: &mut Asked, refusal: &Refusal, fix: &Fix) -> Re
                 && !change.starts_with("ask for") =>
         {
             let changed = asked.requests.iter_mut().map(|request| relax(request, filter, change));
-            let any = changed.fold(false, |any, changed| any || changed);
+            let any = changed.filter(|changed| *changed).count() > 0;
             if any { Ok(()) } else { Err(format!("{fix} changes nothing")) }
         }
         Fix::Relax { filter, change, .. } => {
