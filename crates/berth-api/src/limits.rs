@@ -237,6 +237,7 @@ pub fn reference() -> String {
     }
     let _ = writeln!(text, "| | a name in a path | {NAME} |");
     let _ = writeln!(text, "| | a value in a query | {} |", table::QUERY_VALUE);
+    let _ = writeln!(text, "| | `where` in a query | {} |", table::QUERY_SELECTOR);
     text.push_str(
         "\n## Sums\n\nAn item counts 16 bytes besides its text.\n\n| Subject | At most |\n|---|---|\n",
     );

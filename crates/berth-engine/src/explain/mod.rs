@@ -128,7 +128,8 @@ pub enum Fix {
     /// Do all of these: none of them is enough alone.
     Combined {
         /// What to do: to the fleet first, then to the request.
-        #[cfg_attr(feature = "schema", schema(no_recursion))]
+        // Generators of clients do not accept a type that contains itself.
+        #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
         changes: Vec<Fix>,
     },
 }

@@ -135,11 +135,12 @@ fn mend(engine: &mut Engine, filter: &str, node: &NodeId, now: Timestamp) -> boo
 
 /// The request without one of its own rules: the filter, a word of the change, the request.
 fn relaxations(request: &InstanceRequest) -> Vec<(&'static str, String, InstanceRequest)> {
-    let mut all = Vec::new();
+    let mut all: Vec<(&'static str, String, InstanceRequest)> = Vec::new();
     let mut add = |filter, word: &str, change: &dyn Fn(&mut InstanceRequest)| {
         let mut changed = request.clone();
         change(&mut changed);
-        if changed != *request {
+        let is_listed = |(_, _, listed): &(_, _, InstanceRequest)| *listed == changed;
+        if changed != *request && !all.iter().any(is_listed) {
             all.push((filter, word.to_owned(), changed));
         }
     };

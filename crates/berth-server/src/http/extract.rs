@@ -153,7 +153,8 @@ fn check_query(uri: &http::Uri) -> Result<(), ApiError> {
     };
     for (name, value) in &pairs.0 {
         let checked = name.check(table::NAME, &mut Meter::default());
-        let checked = checked.and_then(|()| value.check(table::QUERY_VALUE, &mut Meter::default()));
+        let checked =
+            checked.and_then(|()| value.check(table::query_value(name), &mut Meter::default()));
         checked.map_err(|error| error.inside(&name.chars().take(40).collect::<String>()))?;
     }
     Ok(())

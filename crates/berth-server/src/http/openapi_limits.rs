@@ -38,7 +38,7 @@ fn describe_parameters(operation: &mut Operation) {
         let RefOr::T(parameter) = parameter else { continue };
         let limit = match parameter.parameter_in {
             ParameterIn::Path => table::NAME,
-            ParameterIn::Query => table::QUERY_VALUE,
+            ParameterIn::Query => table::query_value(&parameter.name),
             ParameterIn::Header | ParameterIn::Cookie | ParameterIn::QueryString => continue,
         };
         if let Some(schema) = &mut parameter.schema {

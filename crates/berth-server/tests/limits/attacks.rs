@@ -195,9 +195,14 @@ async fn names_in_paths_and_values_in_queries_are_limited() {
     let reply = server.get(&operator, "/v1/volumes/a%1b%5b2J").await;
     let (found, accepted) = ("the control character U+001B", "text without control characters");
     assert_refused(reply, "id", found, accepted);
-    let path = format!("/v1/workloads?tenant={}", "x".repeat(4097));
-    let reply = server.get(&operator, &path).await;
-    assert_refused(reply, "tenant", "4097 characters", "at most 4096 characters");
+    for (path, field, most) in
+        [("/v1/workloads?tenant=", "tenant", 512), ("/v1/nodes?where=", "where", 4096)]
+    {
+        let reply = server.get(&operator, &format!("{path}{}", "x".repeat(most + 1))).await;
+        let (found, accepted) = (most + 1, most);
+        let found = format!("{found} characters");
+        assert_refused(reply, field, &found, &format!("at most {accepted} characters"));
+    }
     server.get(&operator, "/v1/volumes/gr%C3%B6%C3%9Fe").await.problem(404, "not_found");
     server.stop().await;
 }

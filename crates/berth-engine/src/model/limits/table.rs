@@ -23,8 +23,16 @@ pub const TAG_VALUE: Limit = Limit::Text(256);
 pub const LABEL_VALUE: Limit = Limit::Text(1024);
 /// A policy in TOML.
 pub const POLICY_TEXT: Limit = Limit::Lines(65_536);
-/// A value in the query of a URL: a selector is the longest.
-pub const QUERY_VALUE: Limit = Limit::Lines(4096);
+/// A value in the query of a URL. A URL has at most 64 KiB, and a character may take twelve bytes there.
+pub const QUERY_VALUE: Limit = Limit::Lines(512);
+/// A selector in the query of a URL.
+pub const QUERY_SELECTOR: Limit = Limit::Lines(4096);
+
+/// The limit of a value in the query of a URL.
+#[must_use]
+pub fn query_value(name: &str) -> Limit {
+    if name == "where" { QUERY_SELECTOR } else { QUERY_VALUE }
+}
 
 /// Tags of one instance.
 pub const TAGS: Limit = Limit::Map(64, &NAME, &TAG_VALUE);
