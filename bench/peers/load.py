@@ -28,7 +28,7 @@ class Connection:
         self.http = None
 
     def request(self, method, path, body=None):
-        """Returns status and body. A broken connection is made anew by the next call."""
+        """Returns status and body. A broken connection is reopened by the next call."""
         try:
             if self.http is None:
                 self.http = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)

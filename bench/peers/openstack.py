@@ -32,7 +32,7 @@ class Tuning:
     workers: int = 4
     threads: int = 4
     limit: int = 1
-    # Claims made from one answer. Nova asks anew for each request, and so do we.
+    # Claims made from one answer. Nova asks again for each request, and so does this.
     reuse: int = 1
     randomize: bool = True
     candidates_max: int = -1

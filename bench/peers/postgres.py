@@ -141,7 +141,7 @@ class Postgres:
         self.sql(f"CREATE DATABASE {database}")
 
     def drop(self, database):
-        """Removes a database, whoever is still connected to it."""
+        """Removes a database, even if clients are still connected to it."""
         self.sql(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
 
     def settle(self, *databases):

@@ -121,6 +121,40 @@ pub struct WhoAmI {
     pub version: String,
 }
 
+/// The server that answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerStatus {
+    /// The server's version.
+    pub version: String,
+    /// The version of the database's schema.
+    pub schema: i64,
+    /// The database: `sqlite` or `postgres`.
+    pub database: String,
+    /// How long the database took to answer, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database_ms: Option<u64>,
+    /// The server's clock.
+    pub time: Timestamp,
+    /// Whether it takes requests.
+    pub ready: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What needs attention although the server is ready, such as a database that a failover could make
+    /// lose acknowledged placements.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<ServerWarning>,
+}
+
+/// Something that needs attention, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerWarning {
+    /// What is wrong.
+    pub text: String,
+    /// What to do.
+    pub remedy: String,
+}
+
 /// One change: who, what, from where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {

@@ -149,6 +149,17 @@ pub struct LocalityIndex {
     pub zone: Option<String>,
 }
 
+/// A slot of a workload that an instance has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InstanceSlot {
+    /// The slot's identity: instances that replace each other have the same one, in every revision.
+    pub id: uuid::Uuid,
+    /// The slot's number.
+    pub slot: i64,
+    /// The workload's revision.
+    pub revision: i64,
+}
+
 /// An instance: its claim, and parts of its request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Instance {
@@ -164,6 +175,9 @@ pub struct Instance {
     /// Groups it is a member of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// Its slot, if it is a member of a workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<InstanceSlot>,
     /// What it shares with other instances of the same tenant.
     pub locality: LocalityIndex,
     /// Its rack; never shown to tenants.

@@ -1,6 +1,6 @@
 //! Decisions: the record of each choice, and its replay.
 
-use berth_engine::{ExplanationPage, InstanceId, NodeId, Refusal};
+use berth_engine::{ExplanationPage, Fix, InstanceId, NodeId, Refusal};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -56,12 +56,19 @@ pub struct Decision {
     /// Where instances were placed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<PlacedAt>,
+    /// Instances that were released to make room; a tenant sees its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<uuid::Uuid>)]
+    pub preempted: Vec<InstanceId>,
     /// Why nothing was placed: the stable code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Which limit of the tenant or of a pool refused it, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What would have helped against that limit: each was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fixes: Vec<Fix>,
     /// Why nothing was placed, in full.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,

@@ -106,10 +106,13 @@ pub struct Drain {
     pub reclaimed: bool,
     /// How many instances the node had when it was started.
     pub total: u32,
-    /// How many are left.
+    /// How many instances are left, and volumes that are being moved away.
     pub left: u32,
-    /// Those that are left.
+    /// Instances that are left.
     pub moves: Vec<DrainMove>,
+    /// Moves of volumes from the node that are under way: their data are still there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMove>,
 }
 
 /// An agent's notice that its node will be reclaimed.
@@ -207,6 +210,9 @@ pub struct VolumeMove {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1000)]
     pub copied_permille: Option<u16>,
+    /// The round of copying that agents were last asked for.
+    #[serde(default)]
+    pub round: u32,
     /// When it was started.
     pub since: Timestamp,
     /// When it last changed.
@@ -235,6 +241,10 @@ pub struct VolumeMoveTask {
     pub to: NodeId,
     /// What to do.
     pub action: VolumeMoveAction,
+    /// Which round of copying this is: report it back. It rises with every task for the volume, so that
+    /// a late report is not taken for one on a later task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
 }
 
 /// What an agent reports of the move of a volume.
@@ -259,6 +269,10 @@ pub struct VolumeMoveReport {
     pub volume: String,
     /// The step.
     pub step: VolumeMoveStep,
+    /// The round of the task that this is about. A report on another round has no effect. Absent, it is
+    /// about whichever round there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
     /// With `progress`: how much, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1000)]

@@ -10,23 +10,28 @@ mod drain;
 mod elastic;
 mod event;
 pub mod limits;
+pub mod name_hints;
 mod node;
 mod place;
 mod policy;
+mod preemption;
 mod problem;
 mod queue;
 mod rebalance;
 mod resource;
 pub mod select;
+mod tenant;
 pub mod units;
 pub mod wire;
 mod workload;
 
-pub use access::{AuditEntry, CreatedToken, NewToken, Role, Token, WhoAmI};
+pub use access::{
+    AuditEntry, CreatedToken, NewToken, Role, ServerStatus, ServerWarning, Token, WhoAmI,
+};
 pub use berth_engine::workload::{CapacityMode, CapacityRule, OnChange, Rolling, Share, Strategy};
 pub use claim::{
-    Claim, ClaimRole, ClaimState, ClaimStatus, FencedRequest, Instance, LocalityIndex,
-    ReleaseClaim, RenewClaim,
+    Claim, ClaimRole, ClaimState, ClaimStatus, FencedRequest, Instance, InstanceSlot,
+    LocalityIndex, ReleaseClaim, RenewClaim,
 };
 pub use decision::{
     Decision, DecisionExplanation, DecisionOutcome, InstanceExplanation, PlacedAt, PlacementReason,
@@ -56,6 +61,9 @@ pub use policy::{
     LiveClass, LiveCounts, LiveDecision, LiveDiff, LiveNode, LiveStanding, LiveTerms, PolicyChange,
     PolicyDiff, PolicyDiffQuery, PolicyRef, PolicyText, StoredPolicy,
 };
+pub use preemption::{
+    ApplyPreemption, PreemptedInstance, Preemption, PreemptionApplied, PreemptionVictim,
+};
 pub use problem::{FieldError, Problem};
 pub use queue::{Demand, Ticket, TicketState};
 pub use rebalance::{
@@ -65,6 +73,7 @@ pub use resource::{
     Attachment, Group, NewAttachment, NewGroup, NewPool, NewVolume, Page, Pool, Quota, QuotaUse,
     Secrets, Volume,
 };
+pub use tenant::{HoldingKind, TenantHolding, TenantHoldings, TenantRemovalStatus};
 pub use workload::{
     ChangeRollout, Degraded, Env, EnvWorkload, Member, NewWorkload, PastRevision, RolloutAction,
     RolloutStatus, ScaleWorkload, Workload, WorkloadState, WorkloadStatus,

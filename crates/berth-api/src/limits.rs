@@ -17,12 +17,12 @@ use berth_engine::{BootOutcome, Elastic, Locality, Network, NodeFacts, PlatformB
 use utoipa::ToSchema;
 
 use crate::{
-    ApplyRebalance, AskPermit, ChangeRollout, DrainNode, EvacuationQuery, FencedRequest,
-    FoundInstance, Heartbeat, InstanceSpec, MigrationReport, MoveVolume, NewAttachment, NewGroup,
-    NewPool, NewToken, NewVolume, NewWorkload, NodeStateChange, PlaceRequest, PlanRebalance,
-    PolicyDiffQuery, PolicyRef, PolicyText, Quota, RebalanceStep, ReclaimNotice, ReleaseClaim,
-    RenewClaim, RunningInstance, ScaleWorkload, Secrets, SetBounds, StartMigration, UnsetFacts,
-    VolumeMoveReport,
+    ApplyPreemption, ApplyRebalance, AskPermit, ChangeRollout, DrainNode, EvacuationQuery,
+    FencedRequest, FoundInstance, Heartbeat, InstanceSpec, MigrationReport, MoveVolume,
+    NewAttachment, NewGroup, NewPool, NewToken, NewVolume, NewWorkload, NodeStateChange,
+    PlaceRequest, PlanRebalance, PolicyDiffQuery, PolicyRef, PolicyText, PreemptionVictim, Quota,
+    RebalanceStep, ReclaimNotice, ReleaseClaim, RenewClaim, RunningInstance, ScaleWorkload,
+    Secrets, SetBounds, StartMigration, UnsetFacts, VolumeMoveReport,
 };
 
 const PARTS: Limit = Limit::Parts;
@@ -69,14 +69,14 @@ limit_fields!(DrainNode { reason: REASON } fixed { deadline_s, dry_run });
 limit_fields!(ReclaimNotice {} fixed { in_s });
 limit_fields!(EvacuationQuery { nodes: table::NODES, rack: NAME, zone: NAME } fixed { all });
 limit_fields!(MoveVolume { to: NAME } fixed { dry_run });
-limit_fields!(VolumeMoveReport { volume: NAME, reason: REASON } fixed { step, copied_permille });
+limit_fields!(VolumeMoveReport { volume: NAME, reason: REASON } fixed { step, round, copied_permille });
 
 limit_fields!(Heartbeat {
     facts: PARTS,
     running: table::REPORTED,
     degraded: REASON,
     reclaim: PARTS,
-} fixed {});
+} fixed { load });
 limit_fields!(UnsetFacts { fields: table::UNSET_FIELDS } fixed {});
 limit_fields!(RunningInstance { reason: REASON, found: PARTS } fixed {
     instance, fence, state, cause,
@@ -101,6 +101,9 @@ limit_fields!(RebalanceStep {
     to: NAME,
     why: table::SENTENCE,
 } fixed { instance, gain, cost });
+
+limit_fields!(ApplyPreemption { request: PARTS, victims: table::VICTIMS } fixed {});
+limit_fields!(PreemptionVictim {} fixed { instance, fence });
 
 limit_fields!(NewGroup { tenant: NAME } fixed { kind, strength, topology, max_per_domain });
 limit_fields!(NewVolume { tenant: NAME, home: NAME } fixed {});
@@ -202,6 +205,7 @@ pub fn objects() -> Vec<ObjectLimits> {
         limits_of::<FoundInstance>(),
         limits_of::<StartMigration>(),
         limits_of::<MigrationReport>(),
+        limits_of::<ApplyPreemption>(),
         limits_of::<ApplyRebalance>(),
         limits_of::<RebalanceStep>(),
         limits_of::<NewToken>(),

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use berth_engine::elastic::Account;
-use berth_engine::{Amounts, Elastic, FactValues, InstanceId, NodeFacts, NodeId, NodeState};
+use berth_engine::{
+    Amounts, Elastic, FactValues, InstanceId, MeasuredLoad, NodeFacts, NodeId, NodeState,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::claim::{Claim, ClaimState};
+use crate::claim::{Claim, ClaimState, InstanceSlot};
 use crate::drain::{ReclaimNotice, VolumeMoveTask};
 use crate::elastic::MigrationTask;
 use crate::place::HeldValue;
@@ -166,6 +168,10 @@ pub struct Heartbeat {
     /// every heartbeat while it holds; absent: it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub degraded: Option<String>,
+    /// How busy the host is, for policies with `measured-load`. Sent with every heartbeat; absent: not
+    /// measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<MeasuredLoad>,
     /// Notice that the node will be reclaimed; may be sent with every heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<ReclaimNotice>,
@@ -230,6 +236,9 @@ pub struct Assignment {
     /// The workload, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
+    /// Its slot, if it is a member of the workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<InstanceSlot>,
     /// Its image, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,

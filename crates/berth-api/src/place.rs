@@ -6,12 +6,13 @@ use berth_engine::affinity::Rule;
 use berth_engine::limits::{check_regexes, read_items, read_rules, table};
 use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
-    Amounts, CapacityType, Elastic, Explanation, InstanceId, Locality, NodeId, PlatformBounds,
-    Ratios, Refusal, TraitValue,
+    Amounts, CapacityType, Elastic, Explanation, InstanceId, Locality, NodeId, Notice,
+    PlatformBounds, Ratios, Refusal, TraitValue,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 /// How many of the instances must be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -37,7 +38,7 @@ pub enum ExplainLevel {
     None,
     /// The winner and the runner-up of the first instance.
     Summary,
-    /// The same with every node.
+    /// The same with the first 100 nodes, and where further ones are found.
     Full,
 }
 
@@ -277,6 +278,9 @@ pub struct PlacedInstance {
 /// A slot of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlacedSlot {
+    /// The slot's identity, which every instance in this slot has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Uuid>,
     /// The workload's revision.
     pub revision: i64,
     /// The slot's number.
@@ -308,6 +312,10 @@ pub struct Placed {
     /// With `at_least` and `best_effort`: why others were not placed, one for each class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
+    /// What the caller should know of its request, such as a preference that the policy ignores. A
+    /// retry of a request that was granted has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<Notice>,
     /// The explanation for the first instance, as detailed as requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Box<Explanation>>,

@@ -1,6 +1,6 @@
 //! Errors as RFC 9457 problem documents.
 
-use berth_engine::Refusal;
+use berth_engine::{Fix, Refusal};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,6 +41,14 @@ pub struct Problem {
     /// For a placement that found no room: the whole explanation, one for each class of instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
+    /// For a placement that found no room: names in the request that no node has, and which were
+    /// probably meant. A tenant is told the one name that it almost wrote, if any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// For a placement that a quota or a pool refused: changes that were tried and found to work, to
+    /// the request first, then to limits and pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fixes: Vec<Fix>,
     /// For a placement that found no room and asked for a full explanation: the first nodes, each
     /// with every rule that it fails. `POST /v1/placements/explain` continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -33,7 +33,8 @@ pub struct Ticket {
     /// The tenant.
     #[serde(alias = "owner")]
     pub tenant: String,
-    /// Its place in the queue, from 1; only while it waits.
+    /// Its place in the queue, from 1; only while it waits. Further back than 1,000 it is only in
+    /// lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
     /// Since when it waits.

@@ -153,6 +153,9 @@ pub struct Member {
     pub revision: i64,
     /// Its slot.
     pub slot: u32,
+    /// The slot's identity: members that replace each other have the same one, in every revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot_id: Option<uuid::Uuid>,
     /// The kind of capacity that its slot requires; absent without a capacity rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wants: Option<CapacityType>,

@@ -3,14 +3,18 @@
 use berth_api::Problem;
 use thiserror::Error;
 
+use crate::ConnectionError;
+
 /// A request that failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The URL is invalid.
-    #[error("{url:?} is not the URL of a server; accepted is one such as http://127.0.0.1:7070")]
+    #[error("{url:?}{} is not the URL of a server", in_parentheses(.configured_by))]
     Url {
         /// The given URL.
         url: String,
+        /// What configured it.
+        configured_by: Option<String>,
     },
     /// The token has invalid characters.
     #[error("the token has invalid characters; copy it again")]
@@ -21,16 +25,18 @@ pub enum ClientError {
     /// The HTTP client cannot be created.
     #[error("failed to create the HTTP client")]
     Setup(#[source] reqwest::Error),
-    /// No server answers.
-    #[error("no server answers at {url}; is it up? Start one with: berth up")]
+    /// No server was reached, or it did not respond.
+    #[error("cannot reach {url}{}: {cause}", in_parentheses(.configured_by))]
     Unreachable {
         /// The server's URL.
         url: String,
-        /// The cause.
-        source: reqwest::Error,
+        /// What configured it.
+        configured_by: Option<String>,
+        /// Why.
+        cause: ConnectionError,
     },
-    /// The connection was lost, or timed out.
-    #[error("the connection to the server failed")]
+    /// The connection was lost in the middle of a response.
+    #[error("the connection to the server was lost in the middle of a response")]
     Transport(#[source] reqwest::Error),
     /// The server returned a problem document.
     #[error("{}", .problem.detail)]
@@ -41,8 +47,10 @@ pub enum ClientError {
         retry_after: Option<u64>,
     },
     /// A server that is not Berth answered, or a proxy.
-    #[error("the server answered {status} without a problem document: {text}")]
+    #[error("{url} answered {status}, but not as Berth does: {}", brief(.text))]
     Status {
+        /// The server's URL.
+        url: String,
         /// The HTTP status.
         status: u16,
         /// The response body.
@@ -51,6 +59,20 @@ pub enum ClientError {
     /// The response cannot be decoded.
     #[error("cannot decode the server's response; are client and server of the same version?")]
     Unreadable(#[source] serde_json::Error),
+}
+
+fn in_parentheses(configured_by: &Option<String>) -> String {
+    configured_by.as_ref().map(|by| format!(" ({by})")).unwrap_or_default()
+}
+
+/// The beginning of a text, on one line.
+fn brief(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
 }
 
 impl ClientError {

@@ -3,6 +3,7 @@
 //!
 //! It never retries: only the caller knows whether its request id may be used again.
 
+mod connection_error;
 mod error;
 mod methods;
 mod stream;
@@ -14,6 +15,9 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use connection_error::Timeouts;
+
+pub use connection_error::ConnectionError;
 pub use error::ClientError;
 pub use methods::{PlaceOutcome, escape};
 pub use stream::{ServerEvent, ServerEvents};
@@ -21,8 +25,10 @@ pub use stream::{ServerEvent, ServerEvents};
 /// The server, and how to connect to it.
 #[derive(Clone, Debug, Default)]
 pub struct Connect {
-    /// The server: `http://127.0.0.1:7070`.
+    /// The server: `http://127.0.0.1:7070`. A slash or `/v1` at the end is ignored.
     pub url: String,
+    /// What configured the URL, for messages: `set by --url`.
+    pub configured_by: Option<String>,
     /// The token to authenticate with.
     pub token: Option<String>,
     /// CA certificates in PEM to trust in addition to the system's.
@@ -38,9 +44,13 @@ pub struct Connect {
 pub struct Client {
     http: reqwest::Client,
     base: String,
+    configured_by: Option<String>,
     token: Option<HeaderValue>,
     timeout: Duration,
 }
+
+/// How long a connection may take to be established.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A response with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,16 +69,16 @@ impl Client {
     pub fn new(connect: Connect) -> Result<Self, ClientError> {
         // Only the first call sets the provider for the process; all of Berth uses the same one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let base = connect.url.trim_end_matches('/').to_owned();
-        if !base.starts_with("http://") && !base.starts_with("https://") {
-            return Err(ClientError::Url { url: connect.url });
-        }
+        let base = base_url(&connect.url).ok_or_else(|| ClientError::Url {
+            url: connect.url.clone(),
+            configured_by: connect.configured_by.clone(),
+        })?;
         let token = match connect.token {
             Some(token) => Some(bearer(&token)?),
             None => None,
         };
         let mut builder = reqwest::Client::builder()
-            .connect_timeout(Duration::from_secs(10))
+            .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")));
         if let Some(pem) = &connect.ca_pem {
             let certificates = reqwest::Certificate::from_pem_bundle(pem)
@@ -82,7 +92,7 @@ impl Client {
         }
         let http = builder.build().map_err(ClientError::Setup)?;
         let timeout = connect.timeout.unwrap_or(Duration::from_secs(60));
-        Ok(Self { http, base, token, timeout })
+        Ok(Self { http, base, configured_by: connect.configured_by, token, timeout })
     }
 
     /// The server's URL.
@@ -242,13 +252,7 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
-        let response = request.send().await.map_err(|error| {
-            if error.is_connect() {
-                ClientError::Unreachable { url: self.base.clone(), source: error }
-            } else {
-                ClientError::Transport(error)
-            }
-        })?;
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -259,9 +263,36 @@ impl Client {
         let text = response.text().await.map_err(ClientError::Transport)?;
         match serde_json::from_str(&text) {
             Ok(problem) => Err(ClientError::Problem { problem: Box::new(problem), retry_after }),
-            Err(_) => Err(ClientError::Status { status: status.as_u16(), text }),
+            Err(_) => {
+                let url = self.base.clone();
+                Err(ClientError::Status { url, status: status.as_u16(), text })
+            }
         }
     }
+}
+
+impl Client {
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        let timeouts = Timeouts { connect: CONNECT_TIMEOUT, response: self.timeout };
+        let url = reqwest::Url::parse(&self.base).ok();
+        let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or_default();
+        ClientError::Unreachable {
+            cause: ConnectionError::of(error, host, timeouts),
+            url: self.base.clone(),
+            configured_by: self.configured_by.clone(),
+        }
+    }
+}
+
+/// The URL that paths of the API are appended to; none if it is not one of a server.
+#[must_use]
+pub fn base_url(text: &str) -> Option<String> {
+    let base = text.trim().trim_end_matches('/');
+    let base = base.strip_suffix("/v1").unwrap_or(base).trim_end_matches('/');
+    let url = reqwest::Url::parse(base).ok()?;
+    let is_http = matches!(url.scheme(), "http" | "https");
+    let is_plain = url.query().is_none() && url.fragment().is_none();
+    (is_http && is_plain && url.has_host()).then(|| base.to_owned())
 }
 
 async fn decode_tagged<T: DeserializeOwned>(
@@ -281,4 +312,21 @@ fn bearer(token: &str) -> Result<HeaderValue, ClientError> {
         .map_err(|_| ClientError::Token)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_url;
+
+    #[test]
+    fn a_slash_or_the_version_at_the_end_of_a_url_is_ignored() {
+        for text in ["http://a:7070", "http://a:7070/", "http://a:7070//", "http://a:7070/v1/"] {
+            assert_eq!(base_url(text).as_deref(), Some("http://a:7070"), "{text}");
+        }
+        let behind_proxy = base_url("https://a/berth/v1");
+        assert_eq!(behind_proxy.as_deref(), Some("https://a/berth"));
+        for text in ["", "a:7070", "ftp://a", "http://", "http://a?x=1", "http://a#x"] {
+            assert_eq!(base_url(text), None, "{text}");
+        }
+    }
 }

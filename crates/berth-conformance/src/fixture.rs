@@ -268,6 +268,7 @@ impl Fixture {
         match self.ledger()?.administer(op)? {
             Outcome::Done | Outcome::Unchanged => Ok(()),
             Outcome::Impossible(why) => bail!("{self}: {why}"),
+            Outcome::TenantRemoving(tenant) => bail!("{self}: tenant {tenant} is being removed"),
             Outcome::Stale { current } => bail!("{self}: it is at {current:?} already"),
         }
     }

@@ -249,7 +249,9 @@ impl LedgerState {
     fn check_tenants(&self, violations: &mut Vec<Violation>) {
         for (tenant, used) in &self.tenants {
             let mut sum = [0; 4];
-            for claim in self.claims.iter().filter(|claim| claim.tenant == *tenant) {
+            // An instance counts once, by its primary claim.
+            let counted = |claim: &&crate::ClaimRecord| claim.tenant == *tenant && claim.role == 0;
+            for claim in self.claims.iter().filter(counted) {
                 let [cpu, memory, disk, _, instances, _] = claim.charged;
                 for (total, part) in sum.iter_mut().zip([cpu, memory, disk, instances]) {
                     *total += part;

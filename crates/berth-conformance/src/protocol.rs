@@ -72,7 +72,7 @@ impl PlaceTask {
     }
 }
 
-/// A plan made by the test, past the planner: each instance on the node beside it.
+/// A plan made by the test, past the planner: each instance on the node next to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlannedPlaceTask {
     /// What is asked for.

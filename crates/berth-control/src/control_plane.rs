@@ -1,32 +1,49 @@
 //! The control plane as one handle: what handlers and reconcilers share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_api::Role;
-use berth_engine::{CheckError, InstanceRequest, NodeId};
+use berth_engine::{CheckError, InstanceRequest, MeasuredLoad, NodeId};
 use berth_ledger::{
     Answer, Audited, ClaimRejection, ClaimStatus, Job, Ledger, LedgerError, Op, Outcome, Text,
 };
 use jiff::Timestamp;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
 use crate::catalog::{Catalog, LocalityKey};
+use crate::clock::DatabaseClock;
 use crate::documents::{DocumentChange, DocumentFollower};
 use crate::error::{ControlError, ControlResult};
+use crate::explanation_queue::ExplanationQueues;
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
+use crate::patience::{read_within_patience, within_patience};
 use crate::placer::Placer;
+use crate::policy_warnings::{PolicyWarning, QuarantinedPolicy, policy_warnings};
 use crate::settings::Settings;
 use crate::state::instance_ids::InstanceIdKey;
 use crate::state::{
-    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, drains, volume_moves,
+    CrashRecords, Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports,
+    crash_records, degradations, drains, volume_moves,
 };
+use crate::supervision::{Problem, Supervisor, UnreadableEvents};
 use crate::tenant_limits::{LimitKind, LimitedRequest, TenantLimits};
-use crate::workload::WorkloadKey;
+use crate::workload::{CrashHistories, WorkloadKey};
+
+/// A transaction that takes longer than this means that the database does not answer.
+const WRITER_STALLED: Duration = Duration::from_millis(1500);
+
+/// Instances of a refused batch that cost as much as one more refusal.
+const INSTANCES_PER_REFUSAL: usize = 16;
+
+/// Events that are as large as the record of a refusal.
+const EVENTS_PER_REFUSAL: usize = 4;
 
 /// The handle that callers and reconcilers share.
 pub struct ControlPlane {
@@ -42,12 +59,16 @@ pub struct ControlPlane {
     pub moves: MoveRecords,
     /// Workloads whose members cannot be placed.
     pub degraded: Degradations,
+    /// How often members of workloads ended without a release, as the ledger has it.
+    pub crashes: CrashRecords,
     /// The permits of elastic instances.
     pub permits: Permits,
     /// Reports of agents that were refused.
     pub refused_reports: RefusedReports,
     /// Settings, and the way to a stop.
     pub lifecycle: Lifecycle,
+    /// The database's clock.
+    pub clock: Arc<DatabaseClock>,
     /// The claim path.
     pub(crate) placer: Placer,
     pub(crate) liveness: NodeLiveness,
@@ -56,6 +77,14 @@ pub struct ControlPlane {
     pub(crate) instance_ids: InstanceIdKey,
     /// What tenants may still ask for.
     pub(crate) tenant_limits: TenantLimits,
+    /// Watches over the threads that all requests share.
+    pub(crate) supervisor: Arc<Supervisor>,
+    /// Rises when the removal of a tenant begins.
+    pub(crate) removals_started: watch::Sender<u64>,
+    /// Explanations that are derived on request.
+    pub(crate) explanations: ExplanationQueues,
+    /// The policy whose place another took because it exceeds a limit.
+    pub(crate) quarantined_policy: Option<QuarantinedPolicy>,
 }
 
 /// What changes while a control plane runs: its settings, and whether it is to stop.
@@ -107,10 +136,60 @@ impl Lifecycle {
 }
 
 impl ControlPlane {
-    /// The time.
+    /// The time, by the database's clock: all servers judge by the same.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        crate::clock::now()
+        self.clock.now()
+    }
+
+    /// What an operator should know about the policy in force.
+    #[must_use]
+    pub fn policy_warnings(&self) -> Vec<PolicyWarning> {
+        let policy = self.catalog.policy();
+        let quarantined = self.quarantined_policy.as_ref();
+        policy.map(|policy| policy_warnings(&policy, quarantined)).unwrap_or_default()
+    }
+
+    /// Everything that keeps this server from serving: threads that ended or stalled, and a database that
+    /// does not answer.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.supervisor.problems();
+        problems.extend(self.stalled_writer().map(|busy| Problem::Unanswered("ledger", busy)));
+        problems
+    }
+
+    /// For how long a writer has been waiting for the database, if that is too long.
+    fn stalled_writer(&self) -> Option<Duration> {
+        self.ledger.writer_busy_for().filter(|busy| *busy > WRITER_STALLED)
+    }
+
+    /// Every thread and loop by name, and whether it runs, neither stalled nor without its database.
+    #[must_use]
+    pub fn threads(&self) -> BTreeMap<&'static str, bool> {
+        let mut threads = self.supervisor.threads();
+        if self.stalled_writer().is_some() {
+            threads.insert("ledger", false);
+        }
+        threads
+    }
+
+    /// Parts of the log that could not be read.
+    #[must_use]
+    pub fn unreadable_events(&self) -> Vec<UnreadableEvents> {
+        self.supervisor.unreadable_events()
+    }
+
+    /// How old what this server has in memory is; absent while the database answers.
+    #[must_use]
+    pub fn staleness(&self) -> Option<Duration> {
+        self.supervisor.database_away_for()
+    }
+
+    /// Cancelled when a thread ended without which the server cannot serve.
+    #[must_use]
+    pub fn thread_ended(&self) -> &CancellationToken {
+        self.supervisor.ended()
     }
 
     /// Takes what a request of a tenant costs.
@@ -129,10 +208,44 @@ impl ControlPlane {
         self.tenant_limits.admit(&rates, &self.metrics, &request)
     }
 
-    /// Charges a tenant for a refusal.
-    pub(crate) fn charge_refusal(&self, caller: &Caller, tenant: &str) {
+    /// Turns a tenant away that has left too much in the log, before it changes anything else. What
+    /// gives something back is let in.
+    ///
+    /// # Errors
+    /// When more was written for one of its tenants than is allowed; the error says when to ask again.
+    pub fn admit_change(&self, caller: &Caller, gives_back: bool) -> ControlResult<()> {
         let rates = self.lifecycle.settings().tenant_rates;
-        self.tenant_limits.charge_refusal(&rates, caller, tenant);
+        for tenant in caller.tenants().unwrap_or_default() {
+            // The change itself counts too: not all that it leaves has the name of a tenant.
+            let written = self.catalog.take_events_written(tenant).saturating_add(1);
+            self.tenant_limits.charge(&rates, tenant, LimitKind::Events, written);
+        }
+        if gives_back {
+            return Ok(());
+        }
+        let mut tenants = caller.tenants().unwrap_or_default().iter();
+        tenants.try_for_each(|tenant| self.admit(caller, tenant, LimitKind::Events, 0))
+    }
+
+    /// Charges a tenant for a request that was refused: for the explanation, and for its record if it
+    /// leaves one, which is as large as several events.
+    pub(crate) fn charge_refusal(
+        &self,
+        caller: &Caller,
+        tenant: &str,
+        instances: usize,
+        is_recorded: bool,
+    ) {
+        if !caller.is_tenant() {
+            return;
+        }
+        let rates = self.lifecycle.settings().tenant_rates;
+        let share = instances / INSTANCES_PER_REFUSAL;
+        self.tenant_limits.charge(&rates, tenant, LimitKind::Refusals, 1 + share);
+        if is_recorded {
+            let events = EVENTS_PER_REFUSAL + share;
+            self.tenant_limits.charge(&rates, tenant, LimitKind::Events, events);
+        }
     }
 
     /// Does an operation for a caller; who, what and from where are in the audit log.
@@ -166,7 +279,7 @@ impl ControlPlane {
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.ledger.submit([Job { op, reply }]);
-        receiver.await.unwrap_or(Err(LedgerError::Closed))
+        within_patience(&self.ledger, receiver).await
     }
 
     /// Does an administrative operation. Returns whether anything changed.
@@ -185,6 +298,9 @@ impl ControlPlane {
             Answer::Outcome(Outcome::Unchanged) => Ok(false),
             Answer::Outcome(Outcome::Impossible(why)) => {
                 Err(ControlError::conflict("impossible", why))
+            }
+            Answer::Outcome(Outcome::TenantRemoving(tenant)) => {
+                Err(ControlError::tenant_removing(&tenant))
             }
             Answer::Outcome(Outcome::Stale { current }) => {
                 Err(ControlError::stale(current.map(|current| current.to_string())))
@@ -210,11 +326,23 @@ impl ControlPlane {
         }
     }
 
-    /// Reads from the ledger on a thread that may wait.
+    /// Reads from the ledger on a thread that may wait, within the ledger's patience.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read in time.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, ControlError> {
+        Ok(read_within_patience(&self.ledger, read).await?)
+    }
+
+    /// The same for what goes through much of the ledger and takes as long as there is to read. Each of its
+    /// reads is bounded.
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn read<T: Send + 'static>(
+    pub async fn read_at_length<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, ControlError> {
@@ -227,6 +355,11 @@ impl ControlPlane {
     pub fn record_heartbeat(&self, node: &NodeId, at: i64) {
         self.liveness.record_heartbeat(node, at);
         self.catalog.record_heartbeat(node, at);
+    }
+
+    /// Records how busy a node is, as its agent says with a heartbeat.
+    pub fn record_load(&self, node: &NodeId, load: Option<MeasuredLoad>) {
+        self.liveness.record_load(node, load);
     }
 
     /// Makes indices of places for tenants.
@@ -242,9 +375,7 @@ impl ControlPlane {
         node: NodeId,
     ) -> Option<Result<(), CheckError>> {
         let now = berth_engine::Timestamp(self.now().as_second());
-        self.placer
-            .query_replica(move |replica| replica.engine().check(&instance, &node, now))
-            .await
+        self.placer.query_explainer(move |engine| engine.check(&instance, &node, now)).await
     }
 
     /// The caches of documents that the control plane itself needs.
@@ -256,6 +387,7 @@ impl ControlPlane {
             Arc::clone(&self.moves.volume_moves.records) as _,
             migrations,
             Arc::clone(&self.degraded.documents) as _,
+            Arc::clone(&self.crashes.documents) as _,
         ]
     }
 
@@ -271,12 +403,32 @@ impl ControlPlane {
                     self.catalog.mark_dirty(self.degraded.keys());
                 }
             }
+            DocumentChange::Changed(kind, id) if &**kind == crash_records::KIND => {
+                if let Some(stored) = self.crashes.documents.get(id) {
+                    self.merge_crashes(id, &stored.value);
+                }
+            }
             DocumentChange::Changed(..) => {}
             DocumentChange::Reloaded => {
+                self.merge_all_crashes();
                 let workloads: Vec<WorkloadKey> =
                     self.catalog.read().workloads.keys().cloned().collect();
                 self.catalog.mark_dirty(workloads);
             }
+        }
+    }
+
+    /// Takes in how often members of all workloads ended.
+    pub(crate) fn merge_all_crashes(&self) {
+        for (id, stored) in self.crashes.documents.all() {
+            self.merge_crashes(&id, &stored.value);
+        }
+    }
+
+    fn merge_crashes(&self, id: &str, stored: &CrashHistories) {
+        if let Some(key) = degradations::key_of(id) {
+            self.catalog.merge_crashes(&key, stored);
+            self.catalog.mark_dirty([key]);
         }
     }
 
@@ -293,14 +445,13 @@ impl ControlPlane {
 
     /// Reads a document that this server just changed, so that what follows sees it.
     pub(crate) async fn refresh_document(&self, follower: Arc<dyn DocumentFollower>, id: &str) {
-        let (ledger, id) = (self.ledger.clone(), id.to_owned());
+        let id = id.to_owned();
         let change = DocumentChange::Changed(Text::from(follower.kind()), Text::from(&*id));
-        let read = tokio::task::spawn_blocking(move || follower.refresh(&ledger, &id)).await;
-        match read {
-            Ok(Ok(())) => self.document_changed(&change),
+        let read = move |ledger: &Ledger| follower.refresh(ledger, &id);
+        match read_within_patience(&self.ledger, read).await {
+            Ok(()) => self.document_changed(&change),
             // The feed brings the same change, and has it retried.
-            Ok(Err(error)) => tracing::warn!(%error, ?change, "failed to read a changed document"),
-            Err(_) => {}
+            Err(error) => tracing::warn!(%error, ?change, "failed to read a changed document"),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Documents of the ledger, cached in memory and kept current.
 //!
-//! Tokens, tickets, drains, moves, migrations and scheduling states are documents that every server
-//! must know and any server may change. Each kind has one [`DocumentCache`]; [`sync`] follows the
-//! change feed and reads again whatever changed, retries reads that failed, and reads everything
-//! again after the fleet replica was reloaded, since changes in between were not followed.
+//! Tokens, tickets, drains, moves, migrations, scheduling states and crash histories are documents
+//! that every server must know and any server may change. Each kind has one [`DocumentCache`];
+//! [`sync`] follows the change feed and reads again whatever changed, retries reads that failed, and
+//! reads everything again after the fleet replica was reloaded, since changes in between were not
+//! followed.
 //!
 //! A cache never goes back to an older state, and a document that cannot be decoded is treated as
 //! absent: a token that cannot be read must not keep working.
@@ -16,6 +17,8 @@ use berth_ledger::{Ledger, LedgerError, Text};
 use rustc_hash::FxHashSet;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::supervision::ThreadMonitor;
 
 /// Documents read at once when all of a kind are loaded.
 const PAGE: usize = 1000;
@@ -158,7 +161,7 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
         let written = contents.end_read();
         match found? {
             _ if written.contains(id) => {}
-            Some(document) => contents.apply(id, &document.body, document.rev),
+            Some(document) => contents.apply(id, T::decode(id, &document.body), document.rev),
             None => contents.remove(id, false),
         }
         drop(contents);
@@ -173,7 +176,7 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
     pub fn refresh_all(&self, ledger: &Ledger) -> Result<(), LedgerError> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         self.write().is_reading = true;
-        let found = read_all(ledger, T::KIND);
+        let found = read_all::<T>(ledger);
         let mut contents = self.write();
         let known: Vec<String> = contents.documents.keys().cloned().collect();
         let written = contents.end_read();
@@ -184,9 +187,10 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
                 contents.remove(id, false);
             }
         }
-        for (id, body, revision) in &found {
-            if !written.contains(id) {
-                contents.apply(id, body, *revision);
+        drop(found_ids);
+        for (id, decoded, revision) in found {
+            if !written.contains(&id) {
+                contents.apply(&id, decoded, revision);
             }
         }
         drop(contents);
@@ -195,14 +199,22 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> DocumentCache<T, I> {
     }
 }
 
-fn read_all(ledger: &Ledger, kind: &str) -> Result<Vec<(String, String, i64)>, LedgerError> {
+/// A document as read: its id, its content or why it has none, and its revision.
+type DecodedDocument<T> = (String, serde_json::Result<Option<T>>, i64);
+
+/// Reads all documents. They are decoded page by page, so that the bodies of all of them are never in
+/// memory together.
+fn read_all<T: CacheableDocument>(ledger: &Ledger) -> Result<Vec<DecodedDocument<T>>, LedgerError> {
     let mut found = Vec::new();
     let mut after: Option<String> = None;
     loop {
-        let page = ledger.documents(kind, after.as_deref(), PAGE)?;
+        let page = ledger.documents(T::KIND, after.as_deref(), PAGE)?;
         let Some(last) = page.last() else { return Ok(found) };
         after = Some(last.id.to_string());
-        found.extend(page.into_iter().map(|it| (it.id.to_string(), it.body, it.rev)));
+        found.extend(page.into_iter().map(|document| {
+            let decoded = T::decode(&document.id, &document.body);
+            (document.id.to_string(), decoded, document.rev)
+        }));
     }
 }
 
@@ -213,8 +225,8 @@ impl<T: CacheableDocument, I: DocumentIndex<T>> CacheContents<T, I> {
         std::mem::take(&mut self.written)
     }
 
-    fn apply(&mut self, id: &str, body: &str, revision: i64) {
-        match T::decode(id, body) {
+    fn apply(&mut self, id: &str, decoded: serde_json::Result<Option<T>>, revision: i64) {
+        match decoded {
             Ok(Some(value)) => self.put(id, value, revision, false),
             Ok(None) => {}
             Err(error) => {
@@ -300,6 +312,7 @@ pub async fn sync(
     mut changes: mpsc::UnboundedReceiver<DocumentChange>,
     applied: impl Fn(&DocumentChange) + Send + Sync + 'static,
     stopping: CancellationToken,
+    monitor: ThreadMonitor,
 ) {
     let followers: Arc<[Arc<dyn DocumentFollower>]> = followers.into();
     let applied = Arc::new(applied);
@@ -307,9 +320,10 @@ pub async fn sync(
     let mut retry_after = RETRY_FIRST;
     loop {
         tokio::select! {
-            () = stopping.cancelled() => return,
+            () = stopping.cancelled() => return monitor.stop(),
             change = changes.recv() => match change {
                 Some(change) => pending.push(change),
+                // The catalogue is gone.
                 None => return,
             },
             () = tokio::time::sleep(retry_after), if !pending.changes.is_empty() => {}
@@ -328,8 +342,13 @@ pub async fn sync(
                 unread
             }
             // The runtime shuts down.
-            Err(_) => return,
+            Err(_) => return monitor.stop(),
         };
+        if failed.is_empty() {
+            monitor.succeeded();
+        } else {
+            monitor.failed();
+        }
         retry_after = match failed.as_slice() {
             [] => RETRY_FIRST,
             _ => (retry_after * 2).min(RETRY_LONGEST),

@@ -10,8 +10,8 @@ use std::fmt;
 use berth_api::limits::LimitExceeded;
 use berth_api::{FieldError, InstanceExplanation, Problem};
 use berth_engine::elastic::InvalidPermitRequest;
-use berth_engine::{Refusal, Unit};
-use berth_ledger::{ClaimRejection, Guard, LedgerError, RefusalReason};
+use berth_engine::{Fix, Refusal, Unit};
+use berth_ledger::{ClaimRejection, Guard, LedgerError, RefusalReason, Text};
 use thiserror::Error;
 
 /// What kind of failure an error is.
@@ -68,6 +68,8 @@ struct Details {
     remedy: Option<String>,
     fields: Vec<FieldError>,
     refusals: Vec<Refusal>,
+    hints: Vec<String>,
+    fixes: Vec<Fix>,
     explanation: Option<Box<InstanceExplanation>>,
     retry: Option<bool>,
     retry_after_s: Option<u32>,
@@ -93,6 +95,8 @@ impl ControlError {
             remedy: None,
             fields: Vec::new(),
             refusals: Vec::new(),
+            hints: Vec::new(),
+            fixes: Vec::new(),
             explanation: None,
             retry: None,
             retry_after_s: None,
@@ -202,6 +206,20 @@ impl ControlError {
         self
     }
 
+    /// Names in the request that do not exist, and which were probably meant.
+    #[must_use]
+    pub fn hints(mut self, hints: Vec<String>) -> Self {
+        self.0.hints = hints;
+        self
+    }
+
+    /// What would help: each was tried.
+    #[must_use]
+    pub fn fixes(mut self, fixes: Vec<Fix>) -> Self {
+        self.0.fixes = fixes;
+        self
+    }
+
     /// The explanations of a placement.
     #[must_use]
     pub fn explained(&self) -> &[Refusal] {
@@ -286,6 +304,8 @@ impl ControlError {
             remedy: details.remedy,
             fields: details.fields,
             refusals: details.refusals,
+            hints: details.hints,
+            fixes: details.fixes,
             explanation: details.explanation,
             retry: details.retry,
             trace: None,
@@ -340,6 +360,7 @@ impl From<LedgerError> for ControlError {
             | LedgerError::Database(_)
             | LedgerError::NewerSchema { .. }
             | LedgerError::InvalidUrl { .. }
+            | LedgerError::TransactionPooling
             | LedgerError::InvalidUrlSetting { .. } => {
                 tracing::error!(%detail, "ledger operation failed");
                 let title = "the ledger failed; the server's log says more";
@@ -391,6 +412,17 @@ impl From<ClaimRejection> for ControlError {
     }
 }
 
+impl ControlError {
+    /// Something would be made for a tenant that is being removed.
+    #[must_use]
+    pub fn tenant_removing(tenant: &Text) -> Self {
+        let by = RefusalReason::TenantRemoving(Text::clone(tenant));
+        Self::conflict(by.code(), describe_limit(&by))
+            .titled("the tenant is being removed")
+            .remedy("wait until GET /v1/tenants/{tenant} no longer finds it, or use another name")
+    }
+}
+
 impl From<&RefusalReason> for ControlError {
     /// A limit of the ledger that another node would not change.
     fn from(by: &RefusalReason) -> Self {
@@ -406,6 +438,10 @@ impl From<&RefusalReason> for ControlError {
                 .retry(true),
             RefusalReason::UnknownPool(_) => Self::conflict(code, describe_limit(by))
                 .remedy("create the pool, or leave it out of the request"),
+            RefusalReason::TenantRemoving(tenant) => Self::tenant_removing(tenant),
+            RefusalReason::VolumeMoving { .. } => {
+                Self::conflict(code, describe_limit(by)).retry_after(5)
+            }
             RefusalReason::RequestIdReused { .. } => Self::new(
                 ErrorKind::Unprocessable,
                 code,
@@ -436,11 +472,21 @@ pub fn describe_limit(by: &RefusalReason) -> String {
                 "tenant {tenant} asks for {wanted}{name} and uses {used} of its quota of {limit}"
             )
         }
-        RefusalReason::PoolExhausted { pool, addresses } => {
+        RefusalReason::PoolExhausted { pool, addresses, free: 0, size } => {
             let what = if *addresses { "address" } else { "value" };
-            format!("pool {pool} has no free {what}")
+            format!("pool {pool} has no free {what}: {size} of {size} are in use or just released")
+        }
+        RefusalReason::PoolExhausted { pool, addresses, free, size } => {
+            let what = if *addresses { "address" } else { "value" };
+            format!("pool {pool} has no free {what} for every instance: {free} of {size} are free")
         }
         RefusalReason::UnknownPool(pool) => format!("there is no pool {pool}"),
+        RefusalReason::TenantRemoving(tenant) => {
+            format!("tenant {tenant} is being removed, and gets nothing new")
+        }
+        RefusalReason::VolumeMoving { volume, to } => {
+            format!("volume {volume} is on its way to node {to}")
+        }
         RefusalReason::RequestIdReused { request_id } => {
             format!("request id {request_id:?} was used with another body")
         }
@@ -471,5 +517,18 @@ pub fn describe_guard(guard: &Guard) -> String {
         Guard::VolumeInUse { volume, .. } => format!("volume {volume} is in use"),
         Guard::AlreadyPlaced { key, .. } => format!("instance id {} is in use", key.instance),
         Guard::SlotTaken { slot, .. } => format!("slot {} is taken", slot.slot),
+        Guard::PolicyChanged { .. } => "another policy was put in force meanwhile".to_owned(),
+        Guard::SecretsChanged { env, .. } => {
+            format!("the secrets of environment {env} changed meanwhile")
+        }
+        Guard::WorkloadChanged { workload, .. } => {
+            format!("workload {workload} changed meanwhile")
+        }
+        Guard::TooFewRunning { workload, running, at_least } => {
+            format!("workload {workload}: {running} members run, of which {at_least} must")
+        }
+        Guard::VictimChanged { instance } => {
+            format!("instance {instance}, which was to make room, is gone, moving or leaving")
+        }
     }
 }

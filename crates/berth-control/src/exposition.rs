@@ -32,6 +32,17 @@ impl MetricWriter<'_> {
         )?)
     }
 
+    /// A gauge of time, in seconds with their fraction: Prometheus' base unit.
+    fn gauge_of_seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
+        let help = format!("{help}.");
+        ConstGauge::new(seconds).encode(self.0.encode_descriptor(
+            name,
+            &help,
+            None,
+            MetricType::Gauge,
+        )?)
+    }
+
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let help = format!("{help}.");
         ConstCounter::new(value).encode(self.0.encode_descriptor(
@@ -93,6 +104,7 @@ impl Collector for StateCollector {
         write_workloads(control, writer)?;
         write_evacuations(control, writer)?;
         write_pressure(control, writer)?;
+        write_threads(control, writer)?;
         let rounds = control.metrics.rounds().into_iter().filter(|(_, at)| *at > 0);
         let help = "When each loop last completed a pass, Unix time";
         let rounds = rounds.map(|(name, at)| ([("loop", name)], at));
@@ -226,7 +238,26 @@ fn write_ledger(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::R
         ("connection", stats.retries.lost),
     ];
     let retries = retries.map(|(cause, count)| ([("cause", cause)], count));
-    writer.counters("ledger_retries", "Transactions begun again, by cause", retries)
+    writer.counters("ledger_retries", "Transactions begun again, by cause", retries)?;
+    let help = "Groups of operations and callbacks for answers that panicked";
+    writer.counter("ledger_panics", help, stats.panics)?;
+    let help = "Length of SQLite's write-ahead log after the last commit";
+    writer.gauge("ledger_log_bytes", help, control.ledger.log_bytes())?;
+    let help = "Times that this log was copied into the database";
+    writer.counter("ledger_log_copies", help, control.ledger.log_copies())?;
+    let help = "How far the database's clock, which counts, is ahead of this server's";
+    let offset = control.clock.offset().as_secs_f64();
+    writer.gauge_of_seconds("clock_offset_seconds", help, offset)
+}
+
+fn write_threads(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
+    let threads = control.threads().into_iter();
+    let threads = threads.map(|(name, is_up)| ([("thread", name)], i64::from(is_up)));
+    let help = "Whether each shared thread and background loop runs, neither stalled nor without its database";
+    writer.gauges("thread_up", help, threads)?;
+    let unreadable = control.unreadable_events();
+    let events: i64 = unreadable.iter().map(|part| part.count).sum();
+    writer.gauge("unreadable_events", "Events of the log that could not be read", events)
 }
 
 fn write_queue(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {

@@ -1,4 +1,8 @@
 //! From an instance as callers describe it to the request that the engine places.
+//!
+//! These are two types with many fields in common. What callers write may change with the API: it has
+//! counts, sets of volumes, and absence where a policy has the default. What is placed is stored, hashed
+//! and replayed, and must be read for as long as there are logs. Only this file knows both.
 
 use berth_api::InstanceSpec;
 use berth_engine::{InstanceId, InstanceRequest, Policy};

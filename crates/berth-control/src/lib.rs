@@ -8,6 +8,8 @@
 //! This crate must never know HTTP, pages or configuration files: the server, the Kubernetes
 //! scheduler and the simulator all drive the same control plane.
 
+pub mod adoption;
+mod applied_from_log;
 pub mod caller;
 pub mod catalog;
 pub mod clock;
@@ -16,6 +18,7 @@ pub mod debug;
 pub mod documents;
 pub mod elastic;
 pub mod error;
+mod explanation_queue;
 pub mod explanations;
 pub mod exposition;
 pub mod feed;
@@ -27,16 +30,21 @@ mod maintenance;
 pub mod metrics;
 pub mod metrics_format;
 pub mod moves;
+mod patience;
 pub mod placement;
 mod placer;
 pub mod policy_effects;
+pub mod policy_warnings;
+pub mod preemption;
 pub mod queue;
 mod replay;
 mod settings;
 mod slots;
 mod start;
 pub mod state;
+pub mod supervision;
 pub mod tenant_limits;
+pub mod tenants;
 pub mod workload;
 pub mod workloads;
 
@@ -50,7 +58,7 @@ pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
 pub use placer::{
     Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
-    PlacerOptions, RequestedSlot,
+    PlacerOptions, PreemptionPlan, RequestedSlot,
 };
 pub use replay::{ExplanationRange, explain_decision, replay};
 pub use settings::{Adoption, Settings, UNMANAGED};

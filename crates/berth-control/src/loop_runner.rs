@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ControlResult;
 use crate::metrics::{LoopFailure, Metrics};
+use crate::supervision::ThreadMonitor;
 
 /// How long to wait after the first failed pass; doubled after each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -67,6 +68,7 @@ pub(crate) async fn run<L: BackgroundLoop>(
     mut work: L,
     metrics: Arc<Metrics>,
     stopping: CancellationToken,
+    monitor: ThreadMonitor,
 ) {
     let mut sources = work.wake_sources();
     let mut backoff = BACKOFF_FIRST;
@@ -82,7 +84,9 @@ pub(crate) async fn run<L: BackgroundLoop>(
         // The pass sees whatever changed before it.
         sources.iter_mut().for_each(watch::Receiver::mark_unchanged);
         let began = Instant::now();
+        monitor.begin();
         let is_done = run_pass(&mut work, &metrics, &stopping).await;
+        monitor.idle();
         let pause = if is_done {
             backoff = BACKOFF_FIRST;
             work.pause(began.elapsed())
@@ -94,6 +98,7 @@ pub(crate) async fn run<L: BackgroundLoop>(
         let _ = tokio::time::timeout(pause, stopping.cancelled()).await;
     }
     work.finish().await;
+    monitor.stop();
 }
 
 /// Runs one pass. Returns whether it succeeded.
@@ -153,6 +158,7 @@ mod tests {
 
     use super::*;
     use crate::error::ControlError;
+    use crate::supervision::ThreadWork;
 
     /// What the passes of a test do, in this order; later ones succeed.
     enum TestPass {
@@ -209,7 +215,9 @@ mod tests {
             let work =
                 TestLoop { starts, script, changes: receiver, finished: Arc::clone(&finished) };
             let (metrics, stopping) = (Arc::new(Metrics::new()), CancellationToken::new());
-            let task = tokio::spawn(run(work, Arc::clone(&metrics), stopping.clone()));
+            let supervisor = Arc::<crate::supervision::Supervisor>::default();
+            let monitor = supervisor.monitor("queue", ThreadWork::RunsPasses, None);
+            let task = tokio::spawn(run(work, Arc::clone(&metrics), stopping.clone(), monitor));
             Self { starts: started, changes, metrics, stopping, finished, task }
         }
 

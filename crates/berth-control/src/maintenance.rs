@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ControlResult;
 use crate::loop_runner::{self, BackgroundLoop};
 use crate::metrics::Metrics;
+use crate::supervision::{Supervisor, ThreadWork};
 
 /// How often each is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,10 @@ impl MaintenanceWorker {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let stopping = CancellationToken::new();
         let work = MaintenanceLoop::new(ledger, Arc::new(ArcSwap::from_pointee(config)));
-        let run = loop_runner::run(work, Arc::new(Metrics::new()), stopping.clone());
+        // Nobody asks this one whether it runs.
+        let supervisor = Arc::<Supervisor>::default();
+        let monitor = supervisor.monitor(MaintenanceLoop::NAME, ThreadWork::RunsPasses, None);
+        let run = loop_runner::run(work, Arc::new(Metrics::new()), stopping.clone(), monitor);
         let thread = std::thread::Builder::new()
             .name("maintenance".to_owned())
             .spawn(move || runtime.block_on(run))?;

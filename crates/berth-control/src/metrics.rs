@@ -70,7 +70,7 @@ impl EncodeLabelValue for LoopFailure {
 }
 
 /// Background loops, as metrics name them.
-pub const LOOPS: [&str; 12] = [
+pub const LOOPS: [&str; 14] = [
     "heartbeats",
     "liveness",
     "queue",
@@ -82,7 +82,9 @@ pub const LOOPS: [&str; 12] = [
     "reserves",
     "evacuation",
     "maintenance",
+    "tenant_removals",
     "planner",
+    "follower",
 ];
 
 /// What the server counts.
@@ -149,7 +151,7 @@ impl Metrics {
         registry.register("loop_failures", help, loop_failures.clone());
         let limited = Family::<LimitLabel, Counter>::default();
         let help = "Requests of tenants that were turned away, by limit: placements, dry_runs, tickets, \
-                    refusals, planner";
+                    refusals, explanations, events_per_day, planner, explainer";
         registry.register("limited_requests", help, limited.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {

@@ -34,6 +34,8 @@ pub struct Settings {
     pub queue_patience: Duration,
     /// Most requests that may wait at once, of one tenant.
     pub queue_limit: usize,
+    /// Most requests that may wait at once, of all tenants.
+    pub queue_total: usize,
     /// How often it is found out whether each node can be emptied; zero: never.
     pub evacuation_every: Duration,
     /// Whether `/metrics` needs no token.
@@ -42,6 +44,9 @@ pub struct Settings {
     pub adopt: Adoption,
     /// What one tenant may ask for in a second.
     pub tenant_rates: TenantRates,
+    /// How long the name of a tenant stays blocked at least once its removal has begun. Longer than
+    /// any request is under way.
+    pub tenant_quarantine: Duration,
 }
 
 impl Default for Settings {
@@ -52,10 +57,12 @@ impl Default for Settings {
             lost_grace: Duration::from_secs(120),
             queue_patience: Duration::from_secs(60),
             queue_limit: 10_000,
+            queue_total: 100_000,
             evacuation_every: Duration::from_secs(60),
             open_metrics: false,
             adopt: Adoption::default(),
             tenant_rates: TenantRates::default(),
+            tenant_quarantine: Duration::from_secs(60),
         }
     }
 }

@@ -25,6 +25,8 @@ struct Rule {
 #[derive(Default)]
 pub struct Slots {
     rules: FxHashMap<WorkloadKey, Rule>,
+    /// The version of every workload, also of those that give no slots.
+    versions: FxHashMap<WorkloadKey, i64>,
     /// How many instances have each slot: more than one while it is handed over.
     taken: FxHashMap<WorkloadKey, BTreeMap<Slot, u32>>,
     of: FxHashMap<InstanceId, (WorkloadKey, Slot)>,
@@ -33,10 +35,13 @@ pub struct Slots {
 impl Slots {
     /// Takes in a workload as it is now.
     pub fn define(&mut self, row: &Workload) {
+        let key = (Text::from(row.tenant.as_str()), Text::from(row.name.as_str()));
+        self.versions.insert(key, row.revision);
         // One that cannot be read is reported by the catalogue, and gives no slots.
         let Ok(found) = Definition::read(row) else { return };
         if found.quarantined.is_some() {
-            return self.undefine(&found.key.0, &found.key.1);
+            self.rules.remove(&found.key);
+            return;
         }
         let (replicas, capacity) = (found.replicas, found.body.capacity);
         let rule = Rule { revision: found.body.revision, replicas, capacity };
@@ -45,7 +50,15 @@ impl Slots {
 
     /// A workload is gone.
     pub fn undefine(&mut self, tenant: &Text, name: &Text) {
-        self.rules.remove(&(tenant.clone(), name.clone()));
+        let key = (tenant.clone(), name.clone());
+        self.rules.remove(&key);
+        self.versions.remove(&key);
+    }
+
+    /// The version of a workload as it is known here; 0 if there is none.
+    #[must_use]
+    pub fn version(&self, key: &WorkloadKey) -> i64 {
+        self.versions.get(key).copied().unwrap_or(0)
     }
 
     /// Records that an instance has a slot.

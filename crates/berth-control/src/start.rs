@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use berth_api::limits::{check_size, table};
 use berth_engine::Policy;
 use berth_ledger::{Backend, Ledger, Op, Outcome};
+use tokio::sync::watch;
 
 use crate::catalog::{Catalog, LocalityKey};
 use crate::control_plane::{ControlPlane, Lifecycle};
 use crate::documents::{self, DocumentChange, DocumentFollower};
 use crate::elastic::ReserveReconciler;
 use crate::error::StartError;
+use crate::explanation_queue::ExplanationQueues;
 use crate::feed::Feed;
 use crate::liveness::{HeartbeatWriter, LivenessMonitor};
 use crate::loop_runner::{self, BackgroundLoop};
@@ -22,13 +23,17 @@ use crate::moves::migration::MigrationDriver;
 use crate::moves::relief::ReliefReconciler;
 use crate::moves::volume::VolumeMoveDriver;
 use crate::placer::{Placer, PlacerOptions};
+use crate::policy_warnings::{self, QuarantinedPolicy};
 use crate::queue::TicketGranter;
 use crate::settings::Settings;
 use crate::state::instance_ids::InstanceIdKey;
 use crate::state::{
-    Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports, load_secret,
+    CrashRecords, Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports,
+    load_secret,
 };
+use crate::supervision::{ThreadMonitor, ThreadWork};
 use crate::tenant_limits::TenantLimits;
+use crate::tenants::TenantRemovalReconciler;
 use crate::workloads::WorkloadReconciler;
 
 /// How a control plane is started.
@@ -66,28 +71,36 @@ impl ControlPlane {
     /// # Errors
     /// When the ledger cannot be opened or read, or a thread cannot be started.
     pub fn start(mut options: ControlOptions) -> Result<Arc<Self>, StartError> {
-        let (catalog, notes, documents) = Catalog::start()?;
-        options.placer.notes = Some(notes);
         let metrics = Arc::new(Metrics::new());
+        let supervisor = Arc::clone(&options.placer.supervisor);
+        let (catalog, notes, documents) = Catalog::start(&supervisor, Some(Arc::clone(&metrics)))?;
+        options.placer.notes = Some(notes);
         options.placer.metrics = Some(Arc::clone(&metrics));
         let placer = Placer::start(options.backend, &options.placer)?;
         let ledger = placer.ledger().clone();
-        store_first_policy(&ledger, &options.placer.policy)?;
+        let quarantined_policy = store_first_policy(&ledger, &options.placer.policy)?;
+        let clock = options.placer.database_clock;
         let control = Arc::new(Self {
             catalog,
-            feed: Feed::start(ledger.clone())?,
+            feed: Feed::start(ledger.clone(), &supervisor, Some(Arc::clone(&metrics)))?,
             queue: Queue::default(),
             moves: MoveRecords::default(),
             degraded: Degradations::default(),
+            crashes: CrashRecords::default(),
             permits: Permits::load(&ledger)?,
             refused_reports: RefusedReports::default(),
             lifecycle: Lifecycle::new(options.settings, options.maintenance),
             placer,
-            liveness: NodeLiveness::new(),
+            liveness: NodeLiveness::new(clock.now().as_second()),
+            clock,
             metrics,
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
             instance_ids: InstanceIdKey::load(&ledger)?,
             tenant_limits: TenantLimits::default(),
+            supervisor,
+            removals_started: watch::Sender::new(0),
+            explanations: ExplanationQueues::default(),
+            quarantined_policy,
             ledger,
         });
         let mut followers = options.followers;
@@ -95,6 +108,7 @@ impl ControlPlane {
         for follower in &followers {
             follower.refresh_all(&control.ledger)?;
         }
+        control.merge_all_crashes();
         control.start_loops();
         let (changed, stopping) = (Arc::downgrade(&control), control.lifecycle.stopping().clone());
         let applied = move |change: &DocumentChange| {
@@ -103,7 +117,8 @@ impl ControlPlane {
             }
         };
         let ledger = control.ledger.clone();
-        tokio::spawn(documents::sync(ledger, followers, documents, applied, stopping));
+        let monitor = control.monitor("documents", ThreadWork::ReadsDatabase);
+        tokio::spawn(documents::sync(ledger, followers, documents, applied, stopping, monitor));
         Ok(control)
     }
 
@@ -118,33 +133,47 @@ impl ControlPlane {
         self.start_loop(ReserveReconciler(Arc::clone(self)));
         self.start_loop(WorkloadReconciler::new(Arc::clone(self)));
         self.start_loop(EvacuationChecker::new(Arc::clone(self)));
+        self.start_loop(TenantRemovalReconciler::new(Arc::clone(self)));
         self.start_loop(MaintenanceLoop::new(
             self.ledger.clone(),
             Arc::clone(&self.lifecycle.maintenance),
         ));
     }
 
-    fn start_loop(&self, work: impl BackgroundLoop) {
+    fn start_loop<L: BackgroundLoop>(&self, work: L) {
         let (metrics, stopping) = (Arc::clone(&self.metrics), self.lifecycle.stopping().clone());
-        tokio::spawn(loop_runner::run(work, metrics, stopping));
+        let monitor = self.monitor(L::NAME, ThreadWork::RunsPasses);
+        tokio::spawn(loop_runner::run(work, metrics, stopping, monitor));
+    }
+
+    fn monitor(&self, name: &'static str, work: ThreadWork) -> ThreadMonitor {
+        self.supervisor.monitor(name, work, Some(Arc::clone(&self.metrics)))
     }
 }
 
 /// A new ledger has no policy: the one the server was started with becomes its first. It also takes
-/// the place of an active policy that exceeds a limit, which stays stored but is no longer in force.
-fn store_first_policy(ledger: &Ledger, policy: &Policy) -> Result<(), StartError> {
-    if let Some(active) = ledger.policies()?.into_iter().find(|stored| stored.active) {
-        let Err(excess) = check_size(active.body.len(), table::STORED_POLICY_BYTES) else {
-            return Ok(());
-        };
-        let excess = excess.inside("policy");
-        let (quarantined, instead) = (active.name, policy.name());
-        tracing::error!(%excess, quarantined, instead, "active policy quarantined");
-    }
+/// the place of an active policy that exceeds a limit, which stays stored but is no longer in force:
+/// that one is returned, also by later starts.
+fn store_first_policy(
+    ledger: &Ledger,
+    policy: &Policy,
+) -> Result<Option<QuarantinedPolicy>, StartError> {
     let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let stored = ledger.policies()?;
+    let mut quarantined = None;
+    if let Some(active) = stored.iter().find(|stored| stored.active) {
+        quarantined = QuarantinedPolicy::find(active, &hash);
+        if quarantined.is_none() {
+            policy_warnings::log_at_start(active);
+            return Ok(QuarantinedPolicy::before(ledger, &stored, active)?);
+        }
+        tracing::error!(?quarantined, "active policy quarantined");
+    }
     let body = policy.to_json();
     match ledger.administer(Op::ActivatePolicy { name, hash, body, expect: None })? {
         Outcome::Impossible(why) => Err(StartError::Stored(why)),
-        Outcome::Done | Outcome::Unchanged | Outcome::Stale { .. } => Ok(()),
+        Outcome::Done | Outcome::Unchanged | Outcome::Stale { .. } | Outcome::TenantRemoving(_) => {
+            Ok(quarantined)
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! How much a tenant may ask for: one token bucket for each tenant and kind of request.
 //!
-//! A bucket fills at the configured rate, up to what comes in within the configured burst. A request
-//! takes what it costs, and waits outside while the bucket has less. A refusal is paid for afterwards:
-//! it is not known before. Operators and the server's own work are not limited.
+//! A bucket fills at the configured rate, up to what comes in within the configured burst, or within
+//! a day. A request takes what it costs, and waits outside while the bucket has less. Refusals and
+//! events are paid for afterwards: they are not known before. Operators and the server's own work are
+//! not limited.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -25,10 +26,21 @@ pub enum LimitKind {
     Tickets,
     /// Refusals, each of which is explained and stored.
     Refusals,
+    /// Explanations of requests and decisions, which are derived on request.
+    Explanations,
+    /// Events that are written to the log on behalf of a tenant.
+    Events,
 }
 
 impl LimitKind {
-    const ALL: [Self; 4] = [Self::Placements, Self::DryRuns, Self::Tickets, Self::Refusals];
+    const ALL: [Self; 6] = [
+        Self::Placements,
+        Self::DryRuns,
+        Self::Tickets,
+        Self::Refusals,
+        Self::Explanations,
+        Self::Events,
+    ];
 
     /// As metrics and the configuration name it.
     #[must_use]
@@ -38,11 +50,13 @@ impl LimitKind {
             Self::DryRuns => "dry_runs",
             Self::Tickets => "tickets",
             Self::Refusals => "refusals",
+            Self::Explanations => "explanations",
+            Self::Events => "events_per_day",
         }
     }
 }
 
-/// What one tenant may ask for in a second; zero: as much as it likes.
+/// What one tenant may ask for, in a second unless it says otherwise; zero: as much as it likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantRates {
     /// Instances to place.
@@ -51,8 +65,12 @@ pub struct TenantRates {
     pub dry_runs: usize,
     /// Requests that are put in the queue.
     pub tickets: usize,
-    /// Refusals.
+    /// Refusals, of which a batch counts as several.
     pub refusals: usize,
+    /// Explanations of requests and decisions, of which one that reads a long log counts as several.
+    pub explanations: usize,
+    /// Events that are written on its behalf in a day.
+    pub events_per_day: usize,
     /// How long a tenant that asked for nothing may save up.
     pub burst: Duration,
 }
@@ -64,25 +82,42 @@ impl Default for TenantRates {
             dry_runs: 1000,
             tickets: 200,
             refusals: 20,
+            explanations: 5,
+            events_per_day: 2_000_000,
             burst: Duration::from_secs(10),
         }
     }
 }
 
 impl TenantRates {
-    fn rate(&self, kind: LimitKind) -> u32 {
-        let rate = match kind {
+    /// What is allowed, in the unit of its setting.
+    fn allowed(&self, kind: LimitKind) -> u32 {
+        let allowed = match kind {
             LimitKind::Placements => self.placements,
             LimitKind::DryRuns => self.dry_runs,
             LimitKind::Tickets => self.tickets,
             LimitKind::Refusals => self.refusals,
+            LimitKind::Explanations => self.explanations,
+            LimitKind::Events => self.events_per_day,
         };
-        u32::try_from(rate).unwrap_or(u32::MAX)
+        u32::try_from(allowed).unwrap_or(u32::MAX)
+    }
+
+    /// Thousandths of a token that come in within a second.
+    fn income_per_s(&self, kind: LimitKind) -> i64 {
+        let allowed = i64::from(self.allowed(kind)) * TOKEN;
+        match kind {
+            LimitKind::Events if allowed > 0 => (allowed / DAY_S).max(1),
+            _ => allowed,
+        }
     }
 }
 
 /// Thousandths of a token.
 const TOKEN: i64 = 1000;
+
+/// Seconds of a day.
+const DAY_S: i64 = 86_400;
 
 /// Tenants whose buckets are kept; full ones are dropped beyond that.
 const KEPT: usize = 4096;
@@ -100,12 +135,18 @@ impl Bucket {
     }
 
     /// Adds what came in since.
-    fn fill(&mut self, rate: u32, capacity: i64, now: Instant) {
+    fn fill(&mut self, income_per_s: i64, capacity: i64, now: Instant) {
         let elapsed = now.saturating_duration_since(self.at).as_micros();
         let elapsed = i64::try_from(elapsed).unwrap_or(i64::MAX);
-        let income = elapsed.saturating_mul(i64::from(rate)).saturating_mul(TOKEN) / 1_000_000;
-        self.left = self.left.saturating_add(income).min(capacity);
-        self.at = now;
+        let income = elapsed.saturating_mul(income_per_s) / 1_000_000;
+        self.left = self.left.saturating_add(income);
+        if self.left >= capacity {
+            (self.left, self.at) = (capacity, now);
+            return;
+        }
+        // What is less than can be counted comes in later.
+        let counted_us = income.saturating_mul(1_000_000) / income_per_s.max(1);
+        self.at += Duration::from_micros(counted_us.unsigned_abs());
     }
 }
 
@@ -143,13 +184,12 @@ impl TenantLimits {
         Err(too_many(rates, kind, wait))
     }
 
-    /// Charges a tenant for a refusal.
-    pub(crate) fn charge_refusal(&self, rates: &TenantRates, caller: &Caller, tenant: &str) {
-        if caller.is_tenant() {
-            self.with_bucket(rates, tenant, LimitKind::Refusals, Instant::now(), |bucket, _| {
-                bucket.left -= TOKEN;
-            });
-        }
+    /// Charges a tenant for what it has caused.
+    pub(crate) fn charge(&self, rates: &TenantRates, tenant: &str, kind: LimitKind, cost: usize) {
+        let cost = tokens(cost);
+        self.with_bucket(rates, tenant, kind, Instant::now(), |bucket, _| {
+            bucket.left = bucket.left.saturating_sub(cost);
+        });
     }
 
     /// Takes tokens out of a bucket, or says how long to wait until they can be taken. What costs more
@@ -162,7 +202,7 @@ impl TenantLimits {
         cost: usize,
         now: Instant,
     ) -> Option<Duration> {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX / TOKEN).saturating_mul(TOKEN);
+        let cost = tokens(cost);
         self.with_bucket(rates, tenant, kind, now, |bucket, capacity| {
             let needed = cost.min(capacity);
             if bucket.left >= needed {
@@ -170,8 +210,9 @@ impl TenantLimits {
                 return None;
             }
             let missing = u64::try_from(needed.saturating_sub(bucket.left)).unwrap_or(u64::MAX);
-            let rate = u64::from(rates.rate(kind).max(1));
-            Some(Duration::from_millis(missing.div_ceil(rate).max(1)))
+            let income_per_s = rates.income_per_s(kind).max(1).unsigned_abs();
+            let wait_ms = missing.saturating_mul(1000).div_ceil(income_per_s);
+            Some(Duration::from_millis(wait_ms.max(1)))
         })?
     }
 
@@ -183,8 +224,8 @@ impl TenantLimits {
         now: Instant,
         act: impl FnOnce(&mut Bucket, i64) -> T,
     ) -> Option<T> {
-        let rate = rates.rate(kind);
-        if rate == 0 {
+        let income_per_s = rates.income_per_s(kind);
+        if income_per_s == 0 {
             return None;
         }
         let capacity = capacity(rates, kind);
@@ -194,7 +235,7 @@ impl TenantLimits {
         }
         let of_tenant = buckets.entry(tenant.to_owned()).or_default();
         let bucket = of_tenant.entry(kind).or_insert_with(|| Bucket::full(capacity, now));
-        bucket.fill(rate, capacity, now);
+        bucket.fill(income_per_s, capacity, now);
         Some(act(bucket, capacity))
     }
 }
@@ -207,11 +248,18 @@ pub(crate) struct LimitedRequest<'a> {
     pub(crate) cost: usize,
 }
 
+fn tokens(cost: usize) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX / TOKEN).saturating_mul(TOKEN)
+}
+
 /// What a bucket holds at most: what comes in within the burst, and never less than one request needs.
 fn capacity(rates: &TenantRates, kind: LimitKind) -> i64 {
+    if kind == LimitKind::Events {
+        return i64::from(rates.allowed(kind)) * TOKEN;
+    }
     let burst_ms = i64::try_from(rates.burst.as_millis()).unwrap_or(i64::MAX);
     // Thousandths of a token in a millisecond are tokens in a second.
-    i64::from(rates.rate(kind)).saturating_mul(burst_ms).max(TOKEN)
+    i64::from(rates.allowed(kind)).saturating_mul(burst_ms).max(TOKEN)
 }
 
 fn drop_full(
@@ -223,7 +271,7 @@ fn drop_full(
         LimitKind::ALL.iter().any(|kind| {
             of_tenant.get_mut(kind).is_some_and(|bucket| {
                 let capacity = capacity(rates, *kind);
-                bucket.fill(rates.rate(*kind), capacity, now);
+                bucket.fill(rates.income_per_s(*kind), capacity, now);
                 bucket.left < capacity
             })
         })
@@ -236,13 +284,17 @@ fn too_many(rates: &TenantRates, kind: LimitKind, wait: Duration) -> ControlErro
         LimitKind::DryRuns => "instances in dry runs",
         LimitKind::Tickets => "requests to queue",
         LimitKind::Refusals => "requests that were refused",
+        LimitKind::Explanations => "explanations",
+        LimitKind::Events => "events in the log",
     };
-    let rate = rates.rate(kind);
-    let detail = format!(
-        "limits.{} allows this tenant {rate} {what} a second over {} s",
-        kind.name(),
-        rates.burst.as_secs()
-    );
+    let (name, allowed) = (kind.name(), rates.allowed(kind));
+    let detail = match kind {
+        LimitKind::Events => format!("limits.{name} allows this tenant {allowed} {what} a day"),
+        _ => {
+            let burst_s = rates.burst.as_secs();
+            format!("limits.{name} allows this tenant {allowed} {what} a second over {burst_s} s")
+        }
+    };
     let title = "the tenant asks for too much at a time";
     let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1);
     ControlError::new(ErrorKind::LimitReached, "rate_limited", title, detail).retry_after(seconds)
@@ -254,7 +306,9 @@ mod tests {
 
     fn rates() -> TenantRates {
         let burst = Duration::from_secs(10);
-        TenantRates { placements: 10, dry_runs: 0, tickets: 1, refusals: 2, burst }
+        let (placements, dry_runs, tickets, refusals) = (10, 0, 1, 2);
+        let (explanations, events_per_day) = (1, 864_000);
+        TenantRates { placements, dry_runs, tickets, refusals, explanations, events_per_day, burst }
     }
 
     fn take(limits: &TenantLimits, kind: LimitKind, cost: usize, now: Instant) -> Option<Duration> {
@@ -291,6 +345,33 @@ mod tests {
         for _ in 0..10_000 {
             assert_eq!(take(&limits, LimitKind::DryRuns, 100, start), None);
         }
+    }
+
+    #[test]
+    fn events_are_allowed_by_the_day_and_paid_for_afterwards() {
+        let (limits, start) = (TenantLimits::default(), Instant::now());
+        assert_eq!(take(&limits, LimitKind::Events, 864_000, start), None, "all of a day at once");
+        let wait = take(&limits, LimitKind::Events, 1, start);
+        assert_eq!(wait, Some(Duration::from_millis(100)), "ten come in within a second");
+        limits.charge(&rates(), "acme", LimitKind::Events, 864_000);
+        let wait = take(&limits, LimitKind::Events, 0, start).unwrap_or_default();
+        assert!(wait > Duration::from_secs(86_000), "a day is owed: {wait:?}");
+        assert_eq!(limits.take(&rates(), "other", LimitKind::Events, 0, start), None);
+    }
+
+    #[test]
+    fn a_bucket_that_is_looked_at_often_fills_as_fast_as_one_that_is_not() {
+        let (limits, start) = (TenantLimits::default(), Instant::now());
+        let mut rates = rates();
+        rates.events_per_day = 864;
+        assert_eq!(limits.take(&rates, "acme", LimitKind::Events, 864, start), None);
+        // A hundredth of a token a second: less than can be counted in between.
+        for looks in 1..=600 {
+            let at = start + Duration::from_millis(150 * looks);
+            limits.take(&rates, "acme", LimitKind::Events, 864, at);
+        }
+        let later = start + Duration::from_secs(100);
+        assert_eq!(limits.take(&rates, "acme", LimitKind::Events, 1, later), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use berth_control::documents::{
     CacheableDocument, DocumentCache, DocumentChange, DocumentFollower, sync,
 };
+use berth_control::supervision::{Supervisor, ThreadMonitor, ThreadWork};
 use berth_ledger::{Backend, Expect, Ledger, LedgerError, Op, Options, Text};
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,10 @@ impl DocumentFollower for FailsAtFirst {
     }
 }
 
+fn monitor() -> ThreadMonitor {
+    Arc::<Supervisor>::default().monitor("documents", ThreadWork::ReadsDatabase, None)
+}
+
 fn open(folder: &tempfile::TempDir) -> Ledger {
     Ledger::open(Backend::Sqlite(folder.path().join("ledger.db")), Options::default()).unwrap()
 }
@@ -96,7 +101,8 @@ async fn a_document_whose_read_failed_is_read_again() {
     let (sender, changes) = tokio::sync::mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let followers: Vec<Arc<dyn DocumentFollower>> = vec![Arc::new(failing)];
-    let task = tokio::spawn(sync(ledger.clone(), followers, changes, |_| {}, stop.clone()));
+    let task =
+        tokio::spawn(sync(ledger.clone(), followers, changes, |_| {}, stop.clone(), monitor()));
     store(&ledger, "a", "revoked");
     sender.send(DocumentChange::Changed(Text::from(KIND), Text::from("a"))).unwrap();
     eventually("the note is known", || known(&notes, "a").is_some()).await;
@@ -115,7 +121,8 @@ async fn after_a_reload_of_the_replica_everything_is_read_again() {
     let (sender, changes) = tokio::sync::mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let followers: Vec<Arc<dyn DocumentFollower>> = vec![Arc::clone(&notes) as _];
-    let task = tokio::spawn(sync(ledger.clone(), followers, changes, |_| {}, stop.clone()));
+    let task =
+        tokio::spawn(sync(ledger.clone(), followers, changes, |_| {}, stop.clone(), monitor()));
     // Nothing is said of these changes: the log was cut before it was followed.
     store(&ledger, "changed", "new");
     remove(&ledger, "removed");

@@ -14,7 +14,7 @@ use berth_sim::NOW;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 
-/// What is counted is what a decision costs beside building and dropping its inputs, which the
+/// What is counted is what a decision costs apart from building and dropping its inputs, which the
 /// functions below therefore hand back.
 const NODES: u64 = 2048;
 

@@ -30,13 +30,14 @@ mod policy_document;
 mod prepared_request;
 mod reference;
 pub mod score;
+pub mod suggest;
 pub mod units;
 pub mod workload;
 
 pub use engine::{CheckError, Engine, PlaceError, Placement, Reuse};
 pub use explain::{
     Audience, Decision, Explanation, ExplanationPage, FilterCount, Fix, NearestMiss, NodeVerdict,
-    Refusal, SearchEnd, Term,
+    QuotaLimits, Refusal, SearchEnd, Term,
 };
 pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, UsedOf};
 pub use model::*;

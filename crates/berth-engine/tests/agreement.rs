@@ -14,7 +14,7 @@ use berth_engine::{
     Reuse, Timestamp,
 };
 use oracle::policies::policy;
-use oracle::random::{ENVS, GROUPS, Rng, VOLUMES, Wildness, group, node, state, volume};
+use oracle::random::{ENVS, GROUPS, Rng, VOLUMES, Wildness, group, load, node, state, volume};
 use oracle::requests::{instance_id, request};
 use oracle::twin::Twin;
 use oracle::{config, filters};
@@ -187,8 +187,14 @@ impl Run {
         }
     }
 
+    /// A boot ends, or a host becomes more or less busy.
     fn boot(&mut self, rng: &mut Rng) {
         let id = self.some_node(rng).id;
+        if rng.chance(40) {
+            let measured = rng.chance(80).then(|| load(rng));
+            self.twin.set_load(&id, measured);
+            return;
+        }
         let at = self.twin.now.plus(-i64::from(rng.number(0, 400)));
         let outcome = match rng.number(0, 5) {
             0 => BootOutcome::failed_for(at, "t0"),

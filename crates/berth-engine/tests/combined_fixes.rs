@@ -180,3 +180,131 @@ fn members_that_stay_apart_are_told_how_many_nodes_are_missing() {
     }
     assert_eq!(engine.place_batch(&batch, NOW).unwrap().placements.len(), 5);
 }
+
+// What an explanation may cost.
+
+/// So many nodes, four to a rack.
+fn racks(nodes: u32) -> Engine {
+    let facts = (0..nodes).map(|number| {
+        node_with(&format!("n{number:05}"), 64_000, 65_536, |facts| {
+            facts.zone = Some("z".to_owned());
+            facts.rack = Some(format!("r{:04}", number / 4));
+        })
+    });
+    engine(builtin("balanced"), &facts.collect::<Vec<_>>())
+}
+
+/// Instances that must all be in different racks.
+fn apart(count: u32) -> Batch {
+    let member = |number: u32| {
+        let mut member = request(u128::from(number) + 1, 100, 64);
+        member.tags.insert("role".to_owned(), "wide".to_owned());
+        member.affinity.push(Rule::parse("role!=wide@rack").unwrap());
+        member
+    };
+    Batch::new((0..count).map(member).collect())
+}
+
+/// Steps that a call takes.
+fn work_of(engine: &mut Engine, call: impl FnOnce(&mut Engine)) -> u64 {
+    let before = engine.work_done();
+    call(engine);
+    engine.work_done() - before
+}
+
+#[test]
+fn the_fixes_of_a_large_batch_take_a_bounded_number_of_steps() {
+    // Racks of cordoned nodes are worth a try each, and are not enough.
+    let mut engine = racks(4000);
+    for number in 0..40 {
+        let facts = node_with(&format!("c{number:02}"), 64_000, 65_536, |facts| {
+            (facts.zone, facts.rack) = (Some("z".to_owned()), Some(format!("c{number:02}")));
+            facts.state = NodeState::Cordoned;
+        });
+        engine.fleet_mut().add_node(&facts).unwrap();
+    }
+    let batch = apart(1041);
+    let to_place = work_of(&mut engine, |engine| drop(engine.try_batch(&batch, NOW)));
+    assert!(to_place >= 1001 * 63, "every member is a choice among all nodes: {to_place}");
+    let mut fixes = Vec::new();
+    let to_explain = work_of(&mut engine, |engine| {
+        let outcome = engine.place_batch(&batch, NOW).unwrap();
+        assert!(outcome.placements.is_empty());
+        fixes.clone_from(&outcome.refused[0].1.fixes);
+    });
+    // To place it, to search, to diagnose it, and then 200,000 steps and one try for fixes.
+    let bound = to_place + 20_000 * 8 + 10_000 + 200_000 + to_place;
+    assert!(to_explain <= bound, "{to_explain} steps, {to_place} for one try");
+    // As many as there are racks is found nevertheless.
+    assert!(fixes.contains(&Fix::Fewer { count: 1000, of: 1041 }), "{fixes:?}");
+}
+
+#[test]
+fn a_batch_of_many_classes_is_explained_for_some_of_them_and_within_the_same_steps() {
+    let mut engine = racks(400);
+    let member = |number: u32| {
+        // Each class is another size, larger than any node.
+        let mut member = request(u128::from(number) + 1, 100, 70_000 + number);
+        member.tags.insert("role".to_owned(), "wide".to_owned());
+        member
+    };
+    let batch = Batch::new((0..200).map(member).collect()).with_mode(BatchMode::AtLeast(1));
+    let one = Batch::new(vec![member(0)]).with_mode(BatchMode::AtLeast(1));
+    let of_one = work_of(&mut engine, |engine| drop(engine.place_batch(&one, NOW)));
+    let mut outcome = None;
+    let of_all =
+        work_of(&mut engine, |engine| outcome = Some(engine.place_batch(&batch, NOW).unwrap()));
+    let refused = outcome.unwrap().refused;
+    assert_eq!(refused.len(), 16);
+    assert!(refused.iter().all(|(_, refusal)| refusal.code == "no_capacity_memory"));
+    let each = u64::from(200_u32) * 8;
+    assert!(of_all <= 16 * of_one + 10 * each + 200_000, "{of_all} steps, {of_one} for one");
+}
+
+// What is read.
+
+#[test]
+fn one_combination_is_proposed_once_whatever_nodes_it_would_work_on() {
+    let hosts =
+        ["a", "b", "c"].map(|id| node_with(id, 1000, 4096, |facts| facts.is_virtual = true));
+    let mut engine = engine(builtin("balanced"), &hosts);
+    let mut wanted = request(1, 100, 9000);
+    wanted.exclude_virtual = true;
+    let fixes = refusal(&mut engine, &wanted).fixes;
+    let combined: Vec<String> =
+        fixes.iter().filter(|fix| is_combined(fix)).map(ToString::to_string).collect();
+    let [text] = combined.as_slice() else { panic!("{combined:?}") };
+    assert_eq!(text.matches("fits on").count(), 1, "{text}");
+}
+
+#[test]
+fn a_batch_gives_up_only_what_is_short() {
+    let hosts = ["a", "b"].map(|id| node(id, 8000, 4096));
+    let mut engine = engine(builtin("balanced"), &hosts);
+    let members = (0..2).map(|number| request(number + 1, 4000, 20_000)).collect();
+    let refused = engine.place_batch(&Batch::new(members), NOW).unwrap().refused;
+    let fixes = refused.into_iter().flat_map(|(_, refusal)| refusal.fixes);
+    let shrink = fixes.into_iter().find(is_shrink);
+    let Some(Fix::Shrink { resources, .. }) = shrink else { panic!("{shrink:?}") };
+    assert_eq!(resources.cpu_milli, 4000, "CPU is not short");
+    assert!(resources.memory_mib > 3000, "{resources}");
+}
+
+#[test]
+fn waiting_brings_a_link_up_but_no_network_and_no_other_capacity_type() {
+    use berth_engine::{LinkState, Network};
+    let link = |link| Network { tag: "storage".to_owned(), link };
+    let host = node_with("a", 1000, 4096, |facts| facts.networks = vec![link(LinkState::Down)]);
+    let mut engine = engine(builtin("balanced"), &[host]);
+    let on = |networks: &[&str]| {
+        let mut wanted = request(1, 100, 512);
+        wanted.networks = networks.iter().map(|tag| vec![(*tag).to_owned()]).collect();
+        wanted
+    };
+    assert!(refusal(&mut engine, &on(&["storage"])).waiting_may_help);
+    assert!(!refusal(&mut engine, &on(&["dmz"])).waiting_may_help);
+    assert!(!refusal(&mut engine, &on(&["storage", "dmz"])).waiting_may_help);
+    let mut spot = request(1, 100, 512);
+    spot.capacity_type = Some(CapacityType::Spot);
+    assert!(!refusal(&mut engine, &spot).waiting_may_help);
+}

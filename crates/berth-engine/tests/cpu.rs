@@ -4,7 +4,8 @@
 
 mod common;
 
-use berth_engine::{Amounts, Evidence, Fix, NodeId, Policy, Reuse, Unit};
+use berth_engine::elastic::Size;
+use berth_engine::{Amounts, Elastic, Evidence, Fix, NodeId, Notice, Policy, Reuse, Unit};
 use common::{NOW, builtin, claim, engine, node, node_with, place, policy, refusal, request};
 
 #[test]
@@ -54,6 +55,36 @@ fn the_sum_of_cpu_stays_soft_in_balanced() {
         let wanted = request(number, 64_000, 1024);
         assert_eq!(place(&mut engine, &wanted), "a");
         claim(&mut engine, &wanted, "a");
+    }
+}
+
+#[test]
+fn a_new_node_has_the_cores_that_an_oversold_instance_sees() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 4000, 8192)]);
+    let mut oversold = request(1, 2000, 1024);
+    let mut elastic = Elastic::new(Amounts::new(500, 512), Amounts::new(8000, 2048));
+    elastic.using = Some(Size::new(8000, 1024));
+    oversold.elastic = Some(elastic);
+    let refused = refusal(&mut engine, &oversold);
+    assert_eq!(refused.code, "cpu_exceeds_host");
+    let shape = refused.fixes.iter().find_map(|fix| match fix {
+        Fix::AddNode { shape, .. } => Some(*shape),
+        _ => None,
+    });
+    assert_eq!(shape.map(|shape| shape.cpu_milli), Some(8000), "{:?}", refused.fixes);
+}
+
+#[test]
+fn an_elastic_instance_is_told_when_its_host_is_smaller_than_its_maximum() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 8000, 8192)]);
+    for (max_cpu_milli, is_limited) in [(0, false), (8000, false), (8001, true)] {
+        let mut elastic = request(1, 1000, 1024);
+        let max = Amounts::new(max_cpu_milli, 4096);
+        elastic.elastic = Some(Elastic::new(Amounts::new(500, 512), max));
+        let placed = engine.place(&elastic, NOW).unwrap();
+        let limited = Notice::GrowthLimited { max_cpu_milli, host_cpu_milli: 8000 };
+        let expected = if is_limited { vec![limited] } else { Vec::new() };
+        assert_eq!(placed.notices, expected);
     }
 }
 

@@ -101,7 +101,7 @@ fn apply(
         twin.engine.fleet_mut().release(request.id);
         twin.engine.fleet_mut().claim(&request, to).expect("a known node");
     }
-    // Whoever has no place has none in the end either.
+    // The one that has no place has none in the end either.
     for planned in &plan.moves {
         if let MoveOutcome::Refused { refusal: Some(refusal), after_release: None } =
             &planned.outcome

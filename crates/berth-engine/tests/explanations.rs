@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use berth_engine::affinity::{Strength, Topology};
 use berth_engine::{
-    Audience, Batch, Engine, Fix, Group, GroupKind, InstanceId, InstanceRequest, NodeFacts, NodeId,
-    NodeState, Policy, Refusal, SearchEnd, TraitValue, Volume,
+    Audience, Batch, Engine, Explanation, Fix, Group, GroupKind, InstanceId, InstanceRequest,
+    NodeFacts, NodeId, NodeState, Policy, Refusal, SearchEnd, TraitValue, Volume,
 };
 use common::{
     NOW, builtin, claim, engine, explain, node, node_with, place, policy, refusal, request,
@@ -246,6 +246,30 @@ fn a_success_names_winner_and_runner_up_and_every_term_adds_up() {
 }
 
 #[test]
+fn a_success_is_explained_by_its_first_nodes_and_says_where_the_next_begin() {
+    let (mut engine, wanted) = uneven();
+    let every = explain(&mut engine, &wanted);
+    assert_eq!((every.nodes, every.eligible, every.next.as_deref()), (4, every.eligible, None));
+    for limit in [0, 1, 3] {
+        let first = engine.explain_first(&wanted, NOW, limit).unwrap();
+        assert_eq!(first.table, every.table[..limit]);
+        assert_eq!(first.next, Some(limit.to_string()));
+        assert_eq!((first.nodes, first.eligible), (every.nodes, every.eligible));
+        assert_eq!((&first.winner, &first.runner_up), (&every.winner, &every.runner_up));
+        let rest = engine.explain_page(&wanted, NOW, limit, 10).unwrap();
+        assert_eq!(rest.items, every.table[limit..]);
+        // A tenant that may not know names sees the same numbers, however much is listed.
+        let policy = policy("name = 'x'\n[explain]\ntenants_see_nodes = false");
+        let numbered = |one: &Explanation| {
+            let seen = one.redacted_for(Audience::Tenant("acme"), &policy);
+            (seen.winner.unwrap().node, seen.runner_up.unwrap().node)
+        };
+        assert_eq!(numbered(&first), numbered(&every));
+        assert_eq!(numbered(&first).0.as_str(), "#1");
+    }
+}
+
+#[test]
 fn every_policy_explains_the_node_it_places_on() {
     for name in berth_engine::BUILTIN_POLICIES {
         let (mut engine, wanted) = uneven();
@@ -278,77 +302,6 @@ fn a_request_that_fits_nowhere_is_explained_without_a_winner() {
     let explained = explain(&mut engine, &wanted);
     assert_eq!((explained.winner, explained.runner_up), (None, None));
     assert_eq!(explained.table.len(), 4);
-}
-
-// Preemption.
-
-/// Two full nodes; a holds priorities 1 and 5, b holds 2 and 3.
-fn full_of_priorities() -> Engine {
-    let nodes = [node("a", 1000, 1024), node("b", 1000, 1024)];
-    let mut engine = engine(builtin("balanced"), &nodes);
-    for (number, priority, id) in [(71, 1, "a"), (75, 5, "a"), (72, 2, "b"), (73, 3, "b")] {
-        let mut resident = request_of("globex", number, 0, 512);
-        resident.priority = priority;
-        claim(&mut engine, &resident, id);
-    }
-    engine
-}
-
-fn urgent(priority: i32, memory_mib: u32) -> InstanceRequest {
-    let mut wanted = request(1, 0, memory_mib);
-    wanted.priority = priority;
-    wanted
-}
-
-#[test]
-fn preemption_proposes_the_least_important_and_works_when_applied() {
-    // For half a node, priority 1 goes. For a whole one 2 and 3 go rather than 1 and 5.
-    let table: [(u32, &str, &[u128], i32); 2] = [(512, "a", &[71], 1), (1024, "b", &[72, 73], 3)];
-    for (memory_mib, node, victims, highest) in table {
-        let mut engine = full_of_priorities();
-        let wanted = urgent(9, memory_mib);
-        assert_eq!(refusal(&mut engine, &wanted).code, "no_capacity_memory");
-        let proposed = engine.propose_preemption(&wanted, NOW).unwrap();
-        assert_eq!(proposed.node.as_str(), node);
-        let expected: Vec<InstanceId> = victims.iter().map(|n| InstanceId::from_u128(*n)).collect();
-        assert_eq!(proposed.victims, expected);
-        assert_eq!(proposed.highest_priority, highest);
-        assert_eq!(engine.fleet().instance_count(), 4, "a proposal, not an act");
-        for victim in proposed.victims {
-            engine.fleet_mut().release(victim);
-        }
-        assert_eq!(place(&mut engine, &wanted), node);
-    }
-}
-
-#[test]
-fn preemption_never_proposes_an_equal_or_a_higher_priority() {
-    let mut engine = full_of_priorities();
-    assert_eq!(engine.propose_preemption(&urgent(1, 512), NOW), None);
-    assert_eq!(engine.propose_preemption(&urgent(0, 512), NOW), None);
-    let proposed = engine.propose_preemption(&urgent(2, 512), NOW).unwrap();
-    assert_eq!(proposed.victims, [InstanceId::from_u128(71)]);
-    // A whole node needs two victims, and priority 3 has only 2 and 1 below it, on two nodes.
-    assert_eq!(engine.propose_preemption(&urgent(3, 1024), NOW), None);
-}
-
-#[test]
-fn preemption_buys_only_room_and_spares_whom_it_need_not_release() {
-    let mut engine = full_of_priorities();
-    for id in ["a", "b"] {
-        engine.fleet_mut().set_state(&NodeId::new(id), NodeState::Draining);
-    }
-    assert_eq!(engine.propose_preemption(&urgent(9, 512), NOW), None);
-
-    // The small one is less important, but releasing it does not help: only the large one goes.
-    let mut engine = common::engine(builtin("balanced"), &[node("a", 1000, 1024)]);
-    for (number, priority, memory_mib) in [(71, 1, 100), (72, 2, 924)] {
-        let mut resident = request_of("globex", number, 0, memory_mib);
-        resident.priority = priority;
-        claim(&mut engine, &resident, "a");
-    }
-    let proposed = engine.propose_preemption(&urgent(9, 900), NOW).unwrap();
-    assert_eq!(proposed.victims, [InstanceId::from_u128(72)]);
 }
 
 #[test]

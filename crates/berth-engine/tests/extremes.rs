@@ -319,7 +319,7 @@ fn step(engine: &mut Engine, classes: &[InstanceRequest], seed: u64) {
             assert!(!engine.fleet_mut().remove_node(&node) || engine.fleet().node(&node).is_none())
         }
         9 => explain(engine, &request, now),
-        10 => drop(engine.propose_preemption(&request, now)),
+        10 => drop(engine.propose_preemption(&request, now, &|_| true)),
         11 => place_batch(engine, rng, &request, now),
         _ => place(engine, &request, now),
     }

@@ -283,7 +283,7 @@ fn releasing_the_proposed_instances_makes_room_and_the_owners_own_come_first() {
     claim(&mut engine, &request(73, 0, 2048), "b");
     let wanted = request(1, 0, 3072);
     let proposed = fix(&mut engine, &wanted, is_free);
-    let Fix::Free { instances, tenants, node } = proposed else {
+    let Fix::Free { instances, tenants, node, .. } = proposed else {
         panic!("not a release");
     };
     assert_eq!(tenants, ["acme"]);
@@ -305,8 +305,10 @@ fn others_are_released_only_when_the_owners_own_do_not_help() {
     let proposed = fix(&mut engine, &wanted, is_free);
     let expected = Fix::Free {
         instances: vec![InstanceId::from_u128(70)],
+        names: Vec::new(),
         tenants: vec!["globex".to_owned()],
         node: Some(NodeId::new("a")),
+        preempts: false,
     };
     assert_eq!(proposed, expected);
     engine.fleet_mut().release(InstanceId::from_u128(70));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_engine::affinity::{Strength, Topology};
 use berth_engine::{
     Amounts, Batch, BootOutcome, Engine, Fleet, Group, GroupKind, InstanceId, InstanceRequest,
-    NodeFacts, NodeId, NodeState, Policy, Timestamp, Volume,
+    MeasuredLoad, NodeFacts, NodeId, NodeState, Policy, Timestamp, Volume,
 };
 
 fn request(id: u128, memory_mib: u32) -> InstanceRequest {
@@ -50,6 +50,9 @@ fn change_everything(fleet: &mut Fleet) -> Result<(), Box<dyn std::error::Error>
     fleet.remove_node(&NodeId::new("d"));
     fleet.heartbeat(&NodeId::new("a"), Timestamp(9));
     fleet.record_boot(&NodeId::new("b"), BootOutcome::new(Timestamp(3), true));
+    let load = MeasuredLoad { cpu_permille: 300, memory_permille: None };
+    fleet.set_load(&NodeId::new("a"), Some(load));
+    fleet.set_load(&NodeId::new("a"), Some(load));
     fleet.set_state(&NodeId::new("c"), NodeState::Cordoned);
     fleet.remove_group("empty");
     fleet.remove_volume("unused");
@@ -67,7 +70,11 @@ fn a_copy_that_applies_every_change_is_in_the_same_state() -> Result<(), Box<dyn
     fleet.record_changes();
     change_everything(&mut fleet)?;
     let changes = fleet.take_changes();
-    assert_eq!((changes.len(), fleet.recorded_changes()), (21, 0));
+    assert_eq!(
+        (changes.len(), fleet.recorded_changes()),
+        (22, 0),
+        "what changes nothing is no change"
+    );
     changes.iter().for_each(|change| copy.apply_change(change));
     assert_eq!(copy.fingerprint(), fleet.fingerprint());
     for name in ["a", "b", "c", "before"] {

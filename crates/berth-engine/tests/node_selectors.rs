@@ -68,19 +68,20 @@ fn selectors_compare_what_they_say() {
 #[test]
 fn what_cannot_be_read_is_said_with_its_place() {
     let table = [
-        ("", "the selector ends at byte 0"),
+        ("", "found the end; accepted is an attribute, not, has or ("),
         ("zone", "accepted is =, !=, ~, in after zone"),
         ("zone =", "a value for zone"),
-        ("zone = z1 zone = z2", "found \"zone\" at byte 10"),
+        ("zone = z1 zone = z2", "found \"zone\"; accepted is and, or, or the end"),
         ("state = active", "accepted is one of id, zone, rack"),
         ("label = x", "accepted is one of id, zone, rack"),
-        ("zone < z1", "found \"<\" at byte 5"),
-        ("zone = and", "a value for zone"),
+        ("zone < z1", "found \"<\"; accepted is =, !=, ~, in after zone"),
+        ("zone = and", "\"and\" as a value needs quotes"),
+        ("rakc = r1", "found \"rakc\" (did you mean rack?)"),
         ("zone in z1", "( and a list of values"),
         ("zone in (z1", "a comma and another value"),
         ("(zone = z1", "and, or, or a closing )"),
         ("zone = \"z1", "a closing \""),
-        ("zone = z1 & rack = r1", "found \"&\" at byte 10"),
+        ("zone = z1 & rack = r1", "found \"&\" (did you mean and?)"),
         ("hardware_class = fast", "a whole number"),
         ("platform_version = 7", "a version, as in 7.1"),
         ("virtual = maybe", "true or false"),
@@ -90,6 +91,10 @@ fn what_cannot_be_read_is_said_with_its_place() {
         let error = NodeSelector::parse(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text:?}: {error}");
     }
+    let stored = serde_json::from_str::<NodeSelector>("\"zone = z1 zone = z2\"").unwrap_err();
+    let expected =
+        "found \"zone\" at byte 10 of \"zone = z1 zone = z2\"; accepted is and, or, or the end";
+    assert!(stored.to_string().contains(expected), "{stored}");
 }
 
 #[test]

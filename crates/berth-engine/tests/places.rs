@@ -6,9 +6,13 @@ mod common;
 
 use berth_engine::node_selector::NodeSelector;
 use berth_engine::{
-    Audience, BUILTIN_POLICIES, Engine, Fix, InstanceRequest, NodeFacts, NodeId, Policy, Reuse,
+    Audience, BUILTIN_POLICIES, Engine, Fix, InstanceRequest, NodeFacts, NodeId, Notice, Policy,
+    Reuse,
 };
-use common::{NOW, builtin, claim, engine, node_with, place, refusal, request, survivors, totals};
+use common::{
+    NOW, builtin, claim, engine, node, node_with, place, policy, refusal, request, survivors,
+    totals,
+};
 
 fn at(id: &str, zone: &str, rack: &str) -> NodeFacts {
     node_with(id, 8000, 65_536, |facts| {
@@ -175,6 +179,27 @@ fn a_label_that_changes_is_followed_by_masks_and_rankings() {
             let placed = engine.place_with(&preferred, NOW, reuse).unwrap();
             assert_eq!(placed.node, NodeId::new(expected), "{reuse:?}");
         }
+    }
+}
+
+#[test]
+fn a_policy_that_ignores_preferences_says_so_whatever_the_answer() {
+    let without = "name = 'plain'\n[scores]\ncpu-pressure = 1";
+    let with = "name = 'plain'\n[scores]\ncpu-pressure = 1\npreferred-place = 1";
+    let ignored = Notice::PreferenceIgnored { policy: "plain".to_owned() };
+    for (text, expected) in [(without, vec![ignored]), (with, Vec::new())] {
+        let mut engine = engine(policy(text), &[node("a", 4000, 8192)]);
+        let preferred = rather(1, &["label:tier = gold"]);
+        for reuse in [Reuse::Ranking, Reuse::Mask, Reuse::Nothing] {
+            let placed = engine.place_with(&preferred, NOW, reuse).unwrap();
+            assert_eq!(placed.notices, expected, "{text}");
+        }
+        assert_eq!(engine.explain(&preferred, NOW).unwrap().notices, expected, "{text}");
+        assert_eq!(engine.explain_page(&preferred, NOW, 0, 1).unwrap().notices, expected);
+        let mut large = preferred.clone();
+        large.resources.memory_mib = 1 << 20;
+        assert_eq!(refusal(&mut engine, &large).notices, expected, "{text}");
+        assert!(engine.place(&request(2, 1000, 1024), NOW).unwrap().notices.is_empty());
     }
 }
 

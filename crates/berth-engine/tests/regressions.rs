@@ -121,7 +121,7 @@ fn a_request_that_fits_needs_no_victims() {
     let mut urgent = request(1, 0, 512);
     urgent.priority = 10;
     assert_eq!(place(&mut engine, &urgent), "b");
-    assert_eq!(engine.propose_preemption(&urgent, NOW), None);
+    assert_eq!(engine.propose_preemption(&urgent, NOW, &|_| true), None);
     assert!(engine.fleet().node(&NodeId::new("b")).is_some());
 }
 

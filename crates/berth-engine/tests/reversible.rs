@@ -42,7 +42,7 @@ fn settled(case: &Case) -> Twin {
         let node = rng.pick(&twin.world.nodes).id;
         twin.claim(&request, &node);
     }
-    // Two instances may share a volume here, and then the last to come has it. Whoever comes back
+    // Two instances may share a volume here, and then the last to come has it. The one that comes back
     // takes it again, so volumes are left out of this.
     for volume in twin.world.volumes.clone() {
         let free = berth_engine::Volume { attached_to: Some(InstanceId::from_u128(1)), ..volume };
@@ -53,7 +53,7 @@ fn settled(case: &Case) -> Twin {
 
 /// Everything the fleet says of itself, and what it would decide.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct FleetObservation {
     nodes: Vec<Option<berth_engine::NodeFacts>>,
     instances: Vec<(InstanceId, Option<NodeId>)>,
     count: usize,
@@ -62,7 +62,7 @@ struct Seen {
     answers: Vec<Option<(NodeId, i64)>>,
 }
 
-fn seen(twin: &mut Twin, placed: &[(InstanceRequest, NodeId)]) -> Seen {
+fn seen(twin: &mut Twin, placed: &[(InstanceRequest, NodeId)]) -> FleetObservation {
     let fleet = twin.engine.fleet();
     let nodes = twin.world.nodes.iter().map(|node| fleet.node(&node.id));
     let (nodes, count) = (nodes.collect(), fleet.instance_count());
@@ -80,7 +80,7 @@ fn seen(twin: &mut Twin, placed: &[(InstanceRequest, NodeId)]) -> Seen {
             placed.map(|placed| (placed.node, placed.score))
         })
         .collect();
-    Seen { nodes, instances, count, fingerprint, answers }
+    FleetObservation { nodes, instances, count, fingerprint, answers }
 }
 
 /// Takes instances off and puts them back as the seeds say, and all of them back in the end.

@@ -262,7 +262,7 @@ fn whoever_a_hard_rule_does_not_need_may_be_proposed_for_release() {
         _ => None,
     });
     assert_eq!(freed.as_ref(), Some(&expected));
-    let proposed = engine.propose_preemption(&web, NOW);
+    let proposed = engine.propose_preemption(&web, NOW, &|_| true);
     assert_eq!(proposed.map(|proposed| proposed.victims), Some(expected));
 }
 
@@ -270,13 +270,13 @@ fn whoever_a_hard_rule_does_not_need_may_be_proposed_for_release() {
 fn the_instance_that_a_strict_hint_names_is_never_proposed_for_release() {
     let mut engine = engine(builtin("balanced"), &[node("a", 8000, 1000)]);
     claim(&mut engine, &request(1, 1, 1000), "a");
-    let mut beside = request(2, 1, 10);
-    beside.locality.near = vec![Hint::Instance(InstanceId::from_u128(1))];
-    beside.locality.strict = true;
-    beside.priority = 1;
-    let fixes = refusal(&mut engine, &beside).fixes;
+    let mut near = request(2, 1, 10);
+    near.locality.near = vec![Hint::Instance(InstanceId::from_u128(1))];
+    near.locality.strict = true;
+    near.priority = 1;
+    let fixes = refusal(&mut engine, &near).fixes;
     assert!(!fixes.iter().any(|fix| matches!(fix, Fix::Free { .. })), "{fixes:?}");
-    assert_eq!(engine.propose_preemption(&beside, NOW), None);
+    assert_eq!(engine.propose_preemption(&near, NOW, &|_| true), None);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn nobody_is_pushed_out_for_an_instance_that_is_placed() {
     let mut resident = request(1, 1, 1000);
     claim(&mut engine, &resident, "a");
     resident.priority = 1;
-    assert_eq!(engine.propose_preemption(&resident, NOW), None);
+    assert_eq!(engine.propose_preemption(&resident, NOW, &|_| true), None);
 }
 
 // Batches.
@@ -392,17 +392,26 @@ fn a_quorum_met_by_the_search_still_takes_along_an_instance_with_a_node_to_itsel
 }
 
 #[test]
-fn failures_of_one_tenant_alone_do_not_make_a_node_sick() {
+fn failures_make_a_node_sick_by_two_of_its_own_or_of_three_tenants() {
     let ago = |minutes: i64| NOW.plus(-60 * minutes);
     let failed = |at| BootOutcome::new(at, true);
     let of = |minutes, tenant: &str| BootOutcome::failed_for(ago(minutes), tenant);
     let table = [
         (vec![of(3, "a"), of(2, "a"), of(1, "a")], false),
-        (vec![of(2, "a"), of(1, "b")], true),
-        (vec![of(3, "b"), of(2, "a"), of(1, "a")], true),
-        (vec![of(2, "a"), failed(ago(1))], true),
-        (vec![failed(ago(2)), of(1, "a")], true),
-        (vec![of(3, "b"), BootOutcome::new(ago(2), false), of(1, "a")], false),
+        // Two tenants may work together.
+        (vec![of(4, "a"), of(3, "b"), of(2, "a"), of(1, "b")], false),
+        (vec![of(3, "c"), of(2, "b"), of(1, "a")], true),
+        (vec![of(5, "c"), of(4, "a"), of(3, "b"), of(2, "a"), of(1, "a")], true),
+        // One that the node caused is a witness like a tenant.
+        (vec![of(2, "a"), failed(ago(1))], false),
+        (vec![failed(ago(3)), of(2, "b"), of(1, "a")], true),
+        // Whoever starts there disproves them.
+        (vec![of(4, "c"), BootOutcome::new(ago(3), false), of(2, "b"), of(1, "a")], false),
+        (vec![of(4, "c"), of(3, "b"), of(2, "a"), BootOutcome::new(ago(1), false)], false),
+        (vec![failed(ago(3)), of(2, "a"), failed(ago(1))], true),
+        // Each counts for a day.
+        (vec![of(1500, "c"), of(2, "b"), of(1, "a")], false),
+        (vec![failed(ago(1500)), failed(ago(1))], false),
         (vec![failed(ago(2)), failed(ago(1))], true),
     ];
     for (boots, is_sick) in table {

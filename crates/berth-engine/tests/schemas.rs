@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{ComponentsBuilder, OpenApiBuilder};
 
-/// A validator of one type, with every schema it refers to beside it, as in an OpenAPI document.
+/// A validator of one type, with every schema it refers to next to it, as in an OpenAPI document.
 fn validator<T: ToSchema>() -> Validator {
     let mut referred = Vec::new();
     T::schemas(&mut referred);

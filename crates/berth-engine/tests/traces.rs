@@ -1,7 +1,7 @@
 //! Replays of public traces. First fit depends on feasibility and the order of nodes alone, so an
 //! exact replay must give the very integers that an independent program got.
 //!
-//! The traces lie beside the repository and are not part of it; without them there is nothing to
+//! The traces lie next to the repository and are not part of it; without them there is nothing to
 //! replay, and the tests say so.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
@@ -20,7 +20,7 @@ const FIRST_FIT: &str = "name = 'first-fit'\n[filters]\ncpu = 'hard'";
 fn read(trace: &str) -> Option<String> {
     let shared = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let Ok(file) = std::fs::File::open(shared.join(trace)) else {
-        eprintln!("skipped: the trace {trace} is not beside the repository");
+        eprintln!("skipped: the trace {trace} is not next to the repository");
         return None;
     };
     let mut text = String::new();

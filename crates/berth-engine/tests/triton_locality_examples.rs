@@ -156,7 +156,7 @@ fn d27_a_hard_rule_holds_and_a_soft_rule_beside_it_still_counts() {
     let strict = ruled(&["instance==webhead0", "instance!=~webhead1"]);
     assert_eq!(survivors(&mut engine, &strict), ["a"]);
     assert_eq!(place(&mut engine, &strict), "a");
-    // Triton drops the soft rule beside a hard one. Ours keeps it: with a choice left by the hard
+    // Triton drops a soft rule if there is a hard one. Ours keeps it: with a choice left by the hard
     // rule, the soft one makes it.
     let mixed = ruled(&["instance==webhead0@rack", "instance!=~webhead1"]);
     assert_eq!(survivors(&mut engine, &mixed), ["a", "b"]);

@@ -115,6 +115,7 @@ pub fn set_up(ledger: &Ledger) -> anyhow::Result<Nodes> {
         match ledger.administer(op)? {
             Outcome::Done | Outcome::Unchanged => {}
             Outcome::Impossible(why) => bail!("the fleet cannot be stored: {why}"),
+            Outcome::TenantRemoving(tenant) => bail!("tenant {tenant} is being removed"),
             Outcome::Stale { current } => bail!("the fleet was changed meanwhile: {current:?}"),
         }
     }

@@ -144,6 +144,7 @@ impl Operation {
                 fence: Some(*fence),
                 to: to.planned(nodes),
                 restart: false,
+                guard: None,
             })),
             Self::Resize { request, fence, to } => Op::Resize(Resize {
                 request_id: Text::from(request.as_str()),
@@ -152,6 +153,7 @@ impl Operation {
                 fence: Some(*fence),
                 amounts: to.amounts(),
                 cpu_hard: false,
+                host_cpu_milli: None,
             }),
             Self::Bind { instance, fence } => Op::Advance(Advance {
                 key: ClaimKey::primary(*instance),
@@ -197,6 +199,7 @@ fn kind(error: &LedgerError) -> &'static str {
         LedgerError::Closed => "closed",
         LedgerError::NewerSchema { .. }
         | LedgerError::InvalidUrl { .. }
+        | LedgerError::TransactionPooling
         | LedgerError::InvalidUrlSetting { .. }
         | LedgerError::InvalidCursor { .. }
         | LedgerError::CursorTooOld { .. }

@@ -1,11 +1,15 @@
-//! A wire between a client and a server that can be cut at the worst moment: when the server has
-//! heard everything and the client has not heard the answer.
+//! A wire between a client and a server that can be slow, or cut at the worst moment: when the server
+//! has heard everything and the client has not heard the answer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use berth_ledger::Backend;
 
 #[derive(Default)]
 struct State {
@@ -16,6 +20,8 @@ struct State {
     /// New connections are turned away.
     closed: AtomicBool,
     stopped: AtomicBool,
+    /// How long each byte is under way, in milliseconds, in each direction.
+    delay_ms: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -48,6 +54,18 @@ impl Proxy {
         Ok(Self { state, address })
     }
 
+    /// A wire to the database of a test, and the address of the database through it.
+    ///
+    /// # Errors
+    /// When there is no port, or the database has none.
+    pub fn to_database(url: &str) -> anyhow::Result<(Self, Backend)> {
+        let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next());
+        let port: u16 = port.context("no port")?.parse()?;
+        let proxy = Self::start(SocketAddr::from(([127, 0, 0, 1], port)))?;
+        let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address.port()));
+        Ok((proxy, Backend::Postgres(through)))
+    }
+
     /// Where it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
@@ -62,6 +80,12 @@ impl Proxy {
     /// From the next commit on, of any connection, the same: the commit happens, and its answer is dropped.
     pub fn swallow_next_commit(&self) {
         self.state.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on everything is this long under way, in each direction.
+    pub fn delay(&self, delay: Duration) {
+        let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.state.delay_ms.store(delay, Ordering::SeqCst);
     }
 
     /// Whether answers are being swallowed.
@@ -107,27 +131,53 @@ fn connect(state: &Arc<State>, client: TcpStream, server: SocketAddr) -> std::io
     let (requests, answers) = (Arc::clone(state), Arc::clone(state));
     thread::spawn(move || {
         let mut commit = None;
-        pass(from_client, to_server, |bytes| {
+        pass(&requests, from_client, to_server, |bytes| {
             if is_commit(bytes, &mut commit) && requests.armed.swap(false, Ordering::SeqCst) {
                 requests.deaf.store(true, Ordering::SeqCst);
             }
             true
         });
     });
-    thread::spawn(move || pass(server, client, |_| !answers.deaf.load(Ordering::SeqCst)));
+    thread::spawn(move || {
+        pass(&answers, server, client, |_| !answers.deaf.load(Ordering::SeqCst));
+    });
     Ok(())
 }
 
-/// Passes bytes on until one side is gone, as far as they are wanted.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut spec: impl FnMut(&[u8]) -> bool) {
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let bytes = &buffer[..count];
-        if spec(bytes) && to.write_all(bytes).is_err() {
-            break;
+/// Passes bytes on until one side is gone, as far as they are wanted. What is under way does not hold up
+/// what follows it.
+fn pass(
+    state: &State,
+    mut from: TcpStream,
+    mut to: TcpStream,
+    mut is_wanted: impl FnMut(&[u8]) -> bool,
+) {
+    let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for (due, bytes) in receiver {
+                thread::sleep(due.saturating_duration_since(now()));
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let bytes = &buffer[..count];
+            let due = now() + Duration::from_millis(state.delay_ms.load(Ordering::SeqCst));
+            if is_wanted(bytes) && sender.send((due, bytes.to_vec())).is_err() {
+                break;
+            }
         }
-    }
-    let _ = to.shutdown(Shutdown::Both);
+        drop(sender);
+    });
+}
+
+#[allow(clippy::disallowed_methods, reason = "delays by the clock")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Whether a client asks for a commit. Statements are prepared once and then called by name, so the

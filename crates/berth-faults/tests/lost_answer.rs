@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -12,21 +11,12 @@ use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Time
 use berth_faults::{
     ClaimSpec, Fixture, History, Message, Operation, Proxy, Reply, finish, set_up, wait_until,
 };
-use berth_ledger::{Backend, ClaimKey, Ledger, Options, Text};
+use berth_ledger::{ClaimKey, Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
 
 /// Answers that must have been lost after their commit before a test ends, and tries for it.
 const LOST: u32 = 3;
 const TRIES: u32 = 30;
-
-fn through_a_proxy(fixture: &Fixture) -> (Proxy, Backend) {
-    let url = fixture.url();
-    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
-    let port: u16 = port.parse().unwrap();
-    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
-    (proxy, Backend::Postgres(through))
-}
 
 fn impatient() -> Options {
     Options { writers: 1, retry_budget: Duration::from_millis(100), ..Options::default() }
@@ -57,7 +47,7 @@ fn count(fixture: &Fixture, request: &str) -> String {
 #[test]
 fn a_writer_that_lost_an_answer_and_waited_no_longer_goes_on() {
     let fixture = Fixture::postgres(ServerOptions::default()).unwrap();
-    let (proxy, backend) = through_a_proxy(&fixture);
+    let (proxy, backend) = Proxy::to_database(&fixture.url()).unwrap();
     let ledger = Ledger::open(backend, impatient()).unwrap();
     let nodes = set_up(&ledger).unwrap();
     let (mut history, mut lost) = (History::default(), 0);
@@ -120,7 +110,7 @@ fn agree(placer: &Placer, instance: InstanceId) -> Result<(), String> {
 #[test]
 fn a_placer_that_lost_an_answer_knows_its_fleet_again() {
     let fixture = Fixture::postgres(ServerOptions::default()).unwrap();
-    let (proxy, backend) = through_a_proxy(&fixture);
+    let (proxy, backend) = Proxy::to_database(&fixture.url()).unwrap();
     drop(set_up(&Ledger::open(fixture.backend(), Options::default()).unwrap()).unwrap());
     let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
     options.clock = Arc::new(|| Timestamp(2));

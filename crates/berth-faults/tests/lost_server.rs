@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,14 +94,10 @@ fn a_long_outage_shows_as_errors_and_ends_by_itself() {
 #[test]
 fn a_commit_whose_answer_is_lost_is_done_once_and_service_resumes() {
     let mut fixture = Fixture::postgres(ServerOptions::default()).unwrap();
-    let url = fixture.url();
-    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
-    let port: u16 = port.parse().unwrap();
-    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
+    let (proxy, through) = Proxy::to_database(&fixture.url()).unwrap();
     let options = Options { retry_budget: Duration::from_millis(200), ..Options::default() };
     let mut random = Rng::with_seed(SEED);
-    let mut history = under_load(Backend::Postgres(through), options, |history| {
+    let mut history = under_load(through, options, |history| {
         for _ in 0..8 {
             everyone_gets_on(history);
             std::thread::sleep(Duration::from_millis(random.u64(0..60)));

@@ -8,6 +8,7 @@ pub mod client;
 pub mod cluster;
 mod http_server;
 pub mod leader_election;
+mod metrics;
 pub mod probes;
 pub mod scheduler;
 mod watch;

@@ -1,12 +1,13 @@
 //! Which database a ledger is on, and how it is used.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::database::Database;
 use crate::error::{Fault, LedgerError};
-use crate::postgres::{Isolation, Postgres};
-use crate::sqlite::Sqlite;
+use crate::postgres::{self, Isolation, Postgres};
+use crate::sqlite::{Sqlite, WriteAheadLog};
 
 /// Which database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,16 +37,46 @@ impl Backend {
         }
     }
 
-    pub(crate) fn open(&self, isolation: Isolation) -> Result<Box<dyn Database>, LedgerError> {
+    pub(crate) fn open(&self, options: &Options) -> Result<Box<dyn Database>, LedgerError> {
         let opened: Result<Box<dyn Database>, Fault> = match self {
             Self::Sqlite(path) => Sqlite::open(path).map(|tables| Box::new(tables) as _),
             Self::Postgres(url) => {
-                Postgres::open(url, isolation).map(|tables| Box::new(tables) as _)
+                let opened = Postgres::open(url, options.isolation, Some(options.answer_within()));
+                opened.map(|tables| Box::new(tables) as _)
             }
         };
         opened.map_err(|fault| fault.into_error(1))
     }
+
+    /// Opens the database for a writer.
+    pub(crate) fn open_writer(
+        &self,
+        options: &Options,
+        log: &Arc<WriteAheadLog>,
+    ) -> Result<Box<dyn Database>, LedgerError> {
+        let Self::Sqlite(path) = self else { return self.open(options) };
+        match Sqlite::open_writer(path, Arc::clone(log)) {
+            Ok(tables) => Ok(Box::new(tables)),
+            Err(fault) => Err(fault.into_error(1)),
+        }
+    }
+
+    /// Fails if there is something between us and the database that makes a ledger unsafe.
+    pub(crate) fn verify(&self, options: &Options) -> Result<(), LedgerError> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(url) => postgres::verify(url, Some(options.answer_within()))
+                .map_err(|fault| fault.into_error(1)),
+        }
+    }
 }
+
+/// How long a database may take to answer at least, however short the retry budget is: as long as a
+/// transaction may wait for a lock. Beyond it the connection counts as lost.
+const LEAST_ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// What is added, so that the database's own timeouts come first.
+const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 
 /// How a ledger is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +87,15 @@ pub struct Options {
     pub group: usize,
     /// PostgreSQL's isolation level. Every level is safe; the higher ones retry more.
     pub isolation: Isolation,
-    /// How long a write keeps trying while the database cannot be reached.
+    /// How long a write keeps trying while the database cannot be reached or does not answer.
     pub retry_budget: Duration,
+}
+
+impl Options {
+    /// How long the database may take to answer before its connection counts as lost.
+    fn answer_within(&self) -> Duration {
+        self.retry_budget.max(LEAST_ANSWER_TIME) + ANSWER_MARGIN
+    }
 }
 
 impl Default for Options {

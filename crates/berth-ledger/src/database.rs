@@ -8,7 +8,7 @@ use berth_engine::{Group, NodeFacts, NodeId, Volume};
 use crate::error::Fault;
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, Quota, QuotaUse,
-    Segment, StoredPolicy, Text, UnmetDemand, Workload,
+    Segment, StoredPolicy, TenantHoldings, TenantRemoval, Text, UnmetDemand, Workload,
 };
 use crate::unit_of_work::{Keys, Rows, StoredAnswer, UnlockedReadKeys, UnlockedReads};
 
@@ -116,6 +116,12 @@ pub(crate) trait Database: Queries + Send {
 
     // Reads, each a transaction of its own.
 
+    /// The highest fence that was given out on any node.
+    fn highest_fence(&mut self) -> Result<i64, Fault>;
+    /// Settings under which acknowledged commits can be lost.
+    fn durability_warnings(&mut self) -> Result<Vec<DurabilityWarning>, Fault> {
+        Ok(Vec::new())
+    }
     /// The database's clock.
     fn clock(&mut self) -> Result<Micros, Fault>;
     /// Gives numbers to segments that committed without one. Returns how far the log reaches.
@@ -128,8 +134,10 @@ pub(crate) trait Database: Queries + Send {
     fn claim(&mut self, key: ClaimKey) -> Result<Option<Claim>, Fault>;
     /// The claims of a tenant, or of one of its workloads.
     fn claims_of(&mut self, tenant: &str, workload: Option<&str>) -> Result<Vec<ClaimKey>, Fault>;
-    /// What a tenant has defined: names of its workloads, and of the groups that only it may join.
-    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault>;
+    /// Tenants that are being removed.
+    fn tenant_removals(&mut self) -> Result<Vec<(Text, TenantRemoval)>, Fault>;
+    /// Everything that belongs to a tenant, as of one moment.
+    fn tenant_holdings(&mut self, tenant: &str) -> Result<TenantHoldings, Fault>;
     /// Nodes that have an expired claim.
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault>;
     /// Nodes, groups and tenants whose counters are not the sum of their claims, in one snapshot.
@@ -146,6 +154,9 @@ pub(crate) trait Database: Queries + Send {
     /// Drops events before this one, answers and resting values older than that, and receipts
     /// before that time; returns the number of deleted rows.
     fn forget(&mut self, what: &crate::retention::RetentionCutoffs) -> Result<u64, Fault>;
+    /// Drops answers kept for a tenant and counts of its unmet demand, at most so many of each.
+    /// Returns how many.
+    fn forget_tenant(&mut self, tenant: &str, limit: usize) -> Result<u64, Fault>;
     /// All rows of the wanted tables, as of one moment. Returns the number of the last event
     /// that is in them.
     fn dump(
@@ -155,6 +166,68 @@ pub(crate) trait Database: Queries + Send {
     ) -> Result<i64, Fault>;
     /// Puts rows of an export into an empty ledger, as one transaction.
     fn load(&mut self, rows: &mut crate::schema::NextRow<'_>) -> Result<(), Fault>;
+}
+
+/// A setting of the database under which acknowledged commits can be lost, or writes have to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DurabilityWarning {
+    /// `synchronous_commit` is off. The ledger's connections switch it on.
+    SynchronousCommitOff,
+    /// `synchronous_commit` is local: commits do not wait for a standby.
+    SynchronousCommitLocal,
+    /// The URL names several hosts, and the primary has no synchronous standby.
+    NoSynchronousStandby {
+        /// How many hosts.
+        hosts: usize,
+    },
+    /// The primary waits for synchronous standbys of which none is connected.
+    StandbyNotConnected {
+        /// The value of `synchronous_standby_names`.
+        names: String,
+    },
+}
+
+impl DurabilityWarning {
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::SynchronousCommitOff => "set synchronous_commit = on in PostgreSQL",
+            Self::SynchronousCommitLocal => {
+                "set synchronous_commit = on in PostgreSQL, for the server and the role"
+            }
+            Self::NoSynchronousStandby { .. } => {
+                "set synchronous_mode in Patroni, or synchronous_standby_names in PostgreSQL"
+            }
+            Self::StandbyNotConnected { .. } => {
+                "start a standby; patronictl list shows the state of each"
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for DurabilityWarning {
+    fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SynchronousCommitOff => text.write_str(
+                "synchronous_commit is off in PostgreSQL; Berth uses on for its own connections",
+            ),
+            Self::SynchronousCommitLocal => text.write_str(
+                "synchronous_commit is local in PostgreSQL: commits do not wait for a standby, \
+                 so a failover can lose acknowledged placements",
+            ),
+            Self::NoSynchronousStandby { hosts } => write!(
+                text,
+                "the database URL names {hosts} hosts, but the primary has no synchronous standby, \
+                 so a failover can lose acknowledged placements",
+            ),
+            Self::StandbyNotConnected { names } => write!(
+                text,
+                "no synchronous standby is connected (synchronous_standby_names is {names:?}): \
+                 writes wait until one is",
+            ),
+        }
+    }
 }
 
 /// What a database must be able to look up. Each is a transaction of its own.

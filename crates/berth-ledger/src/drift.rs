@@ -25,10 +25,10 @@ pub(crate) const NODES: &str = "SELECT r.node FROM node_room r LEFT JOIN (SELECT
     OR r.used_disk <> coalesce(c.disk, 0) OR r.used_bandwidth <> coalesce(c.bandwidth, 0) \
     OR r.used_instances <> coalesce(c.instances, 0) OR r.used_capped <> coalesce(c.capped, 0)";
 
-/// Tenants whose use differs from the sum of their claims.
+/// Tenants whose use differs from the sum of their primary claims.
 pub(crate) const TENANTS: &str = "SELECT t.owner FROM tenant t LEFT JOIN (SELECT owner, \
     sum(cpu) AS cpu, sum(memory) AS memory, sum(disk) AS disk, count(*) AS instances \
-    FROM claim GROUP BY owner) c ON c.owner = t.owner \
+    FROM claim WHERE role = 0 GROUP BY owner) c ON c.owner = t.owner \
     WHERE t.used_cpu <> coalesce(c.cpu, 0) OR t.used_memory <> coalesce(c.memory, 0) \
     OR t.used_disk <> coalesce(c.disk, 0) OR t.used_instances <> coalesce(c.instances, 0)";
 

@@ -5,6 +5,7 @@ use berth_engine::{CpuCapMode, GroupKind, InstanceId, NodeState};
 use uuid::Uuid;
 
 use crate::error::Fault;
+use crate::model::ClaimState;
 
 pub(crate) fn parse_state(name: &str) -> Result<NodeState, Fault> {
     use NodeState::{Active, Cordoned, Degraded, Draining, Joining, Lost};
@@ -85,6 +86,11 @@ pub(crate) fn parse_value(bytes: &[u8]) -> Result<u128, Fault> {
 /// A count that is never negative and never beyond 32 bits.
 pub(crate) fn to_u32(count: i64) -> Result<u32, Fault> {
     u32::try_from(count).map_err(|_| Fault::corrupt(format!("the amount {count}")))
+}
+
+/// The state of a claim by its number.
+pub(crate) fn claim_state(number: i64) -> Result<ClaimState, Fault> {
+    ClaimState::from_number(number).ok_or_else(|| Fault::corrupt(format!("state {number}")))
 }
 
 /// Whether texts can be stored at all. A key that cannot be stored does not exist, and must not reach a

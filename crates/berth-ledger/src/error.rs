@@ -50,6 +50,13 @@ pub enum LedgerError {
         /// Accepted values.
         accepted: String,
     },
+    /// The connection goes through a pooler that changes its session between transactions.
+    #[error(
+        "the database is behind a connection pooler in transaction mode (such as pgbouncer with pool_mode = transaction), \
+         which gives every transaction another session; Berth's advisory locks and prepared statements belong to a session. \
+         Set pool_mode = session for this database, or connect to PostgreSQL directly"
+    )]
+    TransactionPooling,
     /// A cursor points before the oldest stored event.
     #[error("event {cursor} has been deleted, the oldest event is {oldest}; start from a snapshot")]
     CursorTooOld {

@@ -3,6 +3,7 @@
 //! SQLite and PostgreSQL give the same lines, so a ledger can move between them. An import fills an
 //! empty ledger in one transaction, and only if counts and hash match.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
@@ -15,12 +16,13 @@ use crate::ledger::Ledger;
 use crate::schema::{Cell, Column, TABLES};
 
 /// The format of the lines; a newer one is refused. Format 1 had fewer tables, up to format 2 claims
-/// had no permits, and up to format 3 groups were called teams, and up to
-/// format 4 pools and secrets had no owner.
-const FORMAT: u32 = 5;
+/// had no permits, up to format 3 groups were called teams, up to format 4 pools and secrets had no
+/// owner, up to format 5 tenants had no mark of their removal, and up to format 6 volumes none of their
+/// last copy.
+const FORMAT: u32 = 7;
 
 /// Tables that got one more column since a format that is still read.
-const GROWN: [&str; 3] = ["claim", "pool", "env_secrets"];
+const GROWN: [&str; 5] = ["claim", "pool", "env_secrets", "tenant", "volume"];
 
 /// Names of tables in older formats, and what they are called now.
 const RENAMED: [(&str, &str); 3] = [
@@ -64,7 +66,7 @@ pub struct Transfer {
     /// Rows in all tables.
     pub rows: u64,
     /// Rows per table, for those that have any.
-    pub tables: std::collections::BTreeMap<String, u64>,
+    pub tables: BTreeMap<String, u64>,
     /// Hash of all lines.
     pub checksum: String,
 }
@@ -110,8 +112,14 @@ impl Ledger {
     /// When the export is incomplete, or the ledger is not empty.
     pub fn import(&self, input: &mut dyn BufRead) -> Result<Transfer, TransferError> {
         self.must_be_empty()?;
-        let mut reader =
-            Reader { input, lines: Lines::default(), line: 0, problem: None, end: None };
+        let mut reader = Reader {
+            input,
+            lines: Lines::default(),
+            line: 0,
+            problem: None,
+            end: None,
+            second_claims: None,
+        };
         reader.header()?;
         let loaded = self.read(|tables| tables.load(&mut || reader.next()));
         if let Some(problem) = reader.problem {
@@ -171,7 +179,7 @@ fn malformed(line: u64, why: String) -> TransferError {
 struct Lines {
     hasher: blake3::Hasher,
     rows: u64,
-    tables: std::collections::BTreeMap<String, u64>,
+    tables: BTreeMap<String, u64>,
 }
 
 impl Lines {
@@ -206,6 +214,53 @@ struct Reader<'a> {
     line: u64,
     problem: Option<TransferError>,
     end: Option<Transfer>,
+    /// In formats up to 6, which count all claims of an instance for its tenant's quota: what those count
+    /// that are not primary, by tenant. Claims come before tenants.
+    second_claims: Option<BTreeMap<String, [i64; 4]>>,
+}
+
+/// Counters of a tenant, and the columns of a claim that they are the sums of.
+const TENANT_SUMS: [(&str, &str); 3] =
+    [("used_cpu", "cpu"), ("used_memory", "memory"), ("used_disk", "disk")];
+
+/// The number in a column of a row.
+fn number<'a>(table: usize, cells: &'a mut [Cell], name: &str) -> Option<&'a mut i64> {
+    let at = TABLES[table].columns.iter().position(|column| column.name() == name)?;
+    match cells.get_mut(at)? {
+        Cell::Int(number) => Some(number),
+        Cell::Null | Cell::Text(_) | Cell::Bytes(_) => None,
+    }
+}
+
+/// Takes claims that are not primary off the counters of their tenant.
+fn count_instances_once(
+    second_claims: &mut BTreeMap<String, [i64; 4]>,
+    table: usize,
+    cells: &mut [Cell],
+) {
+    let columns = TABLES[table].columns;
+    let owner = columns.iter().position(|column| column.name() == "owner");
+    let Some(Cell::Text(owner)) = owner.and_then(|at| cells.get(at)).cloned() else { return };
+    match TABLES[table].table {
+        "claim" if number(table, cells, "role").is_some_and(|role| *role != 0) => {
+            let sums = second_claims.entry(owner).or_default();
+            for (sum, (_, column)) in sums.iter_mut().zip(TENANT_SUMS) {
+                *sum += number(table, cells, column).map_or(0, |amount| *amount);
+            }
+            sums[3] += 1;
+        }
+        "tenant" => {
+            let Some(sums) = second_claims.get(&owner) else { return };
+            let names =
+                TENANT_SUMS.map(|(counter, _)| counter).into_iter().chain(["used_instances"]);
+            for (sum, name) in sums.iter().zip(names) {
+                if let Some(used) = number(table, cells, name) {
+                    *used -= sum;
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 impl Reader<'_> {
@@ -230,6 +285,7 @@ impl Reader<'_> {
                 format!("unsupported format {found}; this Berth reads formats 1 to {FORMAT}"),
             ));
         }
+        self.second_claims = (header.berth_export <= 6).then(BTreeMap::new);
         self.lines.note(None, &line);
         Ok(())
     }
@@ -256,10 +312,13 @@ impl Reader<'_> {
             self.end = Some(end);
             return Ok(None);
         }
-        let (name, table, cells) =
+        let (name, table, mut cells) =
             read_line(&line).ok_or_else(|| malformed(number, "not a valid row".to_owned()))?;
         // Counted under the name it has in the export, which its last line repeats.
         self.lines.note(Some(&name), &line);
+        if let Some(second_claims) = &mut self.second_claims {
+            count_instances_once(second_claims, table, &mut cells);
+        }
         Ok(Some((table, cells)))
     }
 }

@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use berth_engine::{InstanceId, NodeId};
+use berth_engine::NodeId;
 use rustc_hash::FxHasher;
 
 use crate::backend::{Backend, Options};
 use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{
-    Adopt, Advance, Answer, Claim, ClaimKey, ClaimRejection, ClaimStatus, Drift, EventPage, Expect,
-    Move, Op, Outcome, Plan, Release, Resize, Segment, Text, UnmetDemand, Verdict,
+    Adopt, Advance, Answer, Assumptions, Claim, ClaimKey, ClaimRejection, ClaimStatus, Event,
+    EventPage, Expect, Move, Op, Outcome, Plan, Release, Resize, Segment, Text, Verdict,
 };
-use crate::retention::{Retention, RetentionCutoffs};
-use crate::transaction::{RetryBudget, WriterChains};
-use crate::writer::{self, Job, Observer, Queue, Reply, WriteStats, WriterMetrics, WriterSettings};
+use crate::sqlite::{LogLimits, WriteAheadLog};
+use crate::transaction::{HighestFence, RetryBudget, WriterChains, tick};
+use crate::writer::{
+    self, Job, Queue, Reply, WriteStats, WriterHooks, WriterMetrics, WriterSettings,
+};
 
 struct Inner {
     backend: Backend,
@@ -25,8 +27,11 @@ struct Inner {
     queues: Vec<Arc<Queue>>,
     metrics: Arc<WriterMetrics>,
     origins: Vec<Text>,
+    highest_fence: Arc<HighestFence>,
     readers: Mutex<Vec<Box<dyn Database>>>,
+    /// Writers, and the thread that copies the log of SQLite.
     writers: Mutex<Vec<JoinHandle<()>>>,
+    log: Arc<WriteAheadLog>,
 }
 
 /// A point in the work of this process: see [`Ledger::writer_position`].
@@ -40,6 +45,7 @@ pub struct Ledger(Arc<Inner>);
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queues.iter().for_each(|queue| queue.close());
+        self.log.close();
         let writers =
             std::mem::take(self.writers.get_mut().unwrap_or_else(PoisonError::into_inner));
         // A writer whose reply held the last handle cannot be joined here: it ends by itself.
@@ -55,41 +61,69 @@ impl Ledger {
     /// Opens a ledger, and creates or migrates its schema.
     ///
     /// # Errors
-    /// When the database cannot be opened, or was made by a newer Berth.
+    /// When the database cannot be opened, was made by a newer Berth, or is behind a connection pooler in
+    /// transaction mode.
     pub fn open(backend: Backend, options: Options) -> Result<Self, LedgerError> {
-        Self::open_with(backend, options, None)
+        Self::open_with(backend, options, WriterHooks::default())
     }
 
-    /// Opens a ledger with an observer that is called for every commit of this process.
+    /// Opens a ledger whose owner is told of every commit of this process.
     ///
     /// # Errors
     /// As [`Ledger::open`].
     pub fn open_with(
         backend: Backend,
         options: Options,
-        observer: Option<Observer>,
+        hooks: WriterHooks,
     ) -> Result<Self, LedgerError> {
+        Self::open_limited(backend, options, hooks, LogLimits::DEFAULT)
+    }
+
+    /// The same with other limits on the log of SQLite.
+    pub(crate) fn open_limited(
+        backend: Backend,
+        options: Options,
+        hooks: WriterHooks,
+        log: LogLimits,
+    ) -> Result<Self, LedgerError> {
+        let log = Arc::new(WriteAheadLog::new(log));
         let settings = WriterSettings {
             most: options.group.max(1),
             retry_budget: RetryBudget(options.retry_budget),
-            observer,
+            hooks,
         };
+        backend.verify(&options)?;
         let metrics = Arc::new(WriterMetrics::default());
         let writers = match &backend {
             Backend::Sqlite(_) => 1,
             Backend::Postgres(_) => options.writers.max(1),
         };
+        let highest_fence = Arc::<HighestFence>::default();
         let (mut handles, mut origins, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..writers {
-            let tables = backend.open(options.isolation)?;
-            let (settings, chains) = (settings.clone(), WriterChains::new());
+            let mut tables = backend.open_writer(&options, &log)?;
+            if number == 0 {
+                let highest = tables.highest_fence().map_err(|fault| fault.into_error(1))?;
+                highest_fence.raise(highest);
+            }
+            let (settings, mut chains) = (settings.clone(), WriterChains::new());
+            chains.highest_fence = Arc::clone(&highest_fence);
             let queue = Arc::new(Queue::new(Arc::clone(&metrics)));
             queues.push(Arc::clone(&queue));
             origins.push(Text::clone(chains.origin()));
             let work = move || writer::run_writer(&queue, tables, chains, &settings);
-            let thread = std::thread::Builder::new().name(format!("ledger-{number}"));
-            handles.push(thread.spawn(work).map_err(|error| {
-                LedgerError::Database(format!("a thread could not be started: {error}"))
+            handles.push(spawn(format!("ledger-{number}"), work)?);
+        }
+        if let Backend::Sqlite(path) = &backend {
+            let (log, path, ended) = (Arc::clone(&log), path.clone(), settings.hooks.ended.clone());
+            handles.push(spawn("ledger-log".to_owned(), move || {
+                let copying = std::panic::AssertUnwindSafe(|| log.run_copier(&path));
+                // It ends with the ledger, or by a panic.
+                if std::panic::catch_unwind(copying).is_err()
+                    && let Some(ended) = ended
+                {
+                    ended();
+                }
             })?);
         }
         Ok(Self(Arc::new(Inner {
@@ -98,9 +132,29 @@ impl Ledger {
             queues,
             metrics,
             origins,
+            highest_fence,
             readers: Mutex::new(Vec::new()),
             writers: Mutex::new(handles),
+            log,
         })))
+    }
+
+    /// The database that holds it: `sqlite` or `postgres`.
+    #[must_use]
+    pub fn database(&self) -> &'static str {
+        match self.0.backend {
+            Backend::Sqlite(_) => "sqlite",
+            Backend::Postgres(_) => "postgres",
+        }
+    }
+
+    /// The version of its schema, which is the newest one once it is open.
+    #[must_use]
+    pub fn schema_version(&self) -> i64 {
+        match self.0.backend {
+            Backend::Sqlite(_) => crate::sqlite::schema_version(),
+            Backend::Postgres(_) => crate::postgres::schema_version(),
+        }
     }
 
     /// The chains that this process writes; events name the chain they come from.
@@ -159,6 +213,17 @@ impl Ledger {
         match self.call(Op::Commit(plan))? {
             Answer::Plan(verdict) => Ok(verdict),
             Answer::Repeated(grant) => Ok(Verdict::Granted(grant)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Says whether a plan would be granted if some things were otherwise. Claims nothing.
+    ///
+    /// # Errors
+    /// As [`Ledger::call`].
+    pub fn rehearse(&self, plan: Plan, assumed: Assumptions) -> Result<Verdict, LedgerError> {
+        match self.call(Op::DryRun(plan, assumed))? {
+            Answer::Plan(verdict) => Ok(verdict),
             other => Err(unexpected(&other)),
         }
     }
@@ -228,72 +293,6 @@ impl Ledger {
             Answer::Outcome(outcome) => Ok(outcome),
             other => Err(unexpected(&other)),
         }
-    }
-
-    /// Releases every claim whose lease has expired, node by node. Any process may do so at any time.
-    ///
-    /// # Errors
-    /// As [`Ledger::call`].
-    pub fn reap(&self) -> Result<Vec<InstanceId>, LedgerError> {
-        let mut reaped = Vec::new();
-        for node in self.read(|tables| tables.expired_nodes())? {
-            reaped.extend(self.reap_node(&node)?);
-        }
-        Ok(reaped)
-    }
-
-    /// Releases the expired claims of one node, for a planner that found no room there.
-    ///
-    /// # Errors
-    /// As [`Ledger::call`].
-    pub fn reap_node(&self, node: &NodeId) -> Result<Vec<InstanceId>, LedgerError> {
-        match self.call(Op::Reap(node.clone()))? {
-            Answer::Reaped(instances) => Ok(instances),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Finds counters that are not the sum of their claims, recomputes those under their row's
-    /// lock, and reports every difference: each is a bug.
-    ///
-    /// # Errors
-    /// As [`Ledger::call`].
-    pub fn reconcile(&self) -> Result<Vec<Drift>, LedgerError> {
-        let drifted = self.read(|tables| tables.drifted())?;
-        let nodes = drifted.nodes.into_iter().map(Op::ReconcileNode);
-        let groups = drifted.groups.into_iter().map(Op::ReconcileGroup);
-        let tenants = drifted.tenants.into_iter().map(Op::ReconcileTenant);
-        let mut drifts = Vec::new();
-        for op in nodes.chain(groups).chain(tenants) {
-            match self.call(op)? {
-                Answer::Drifts(found) => drifts.extend(found),
-                other => return Err(unexpected(&other)),
-            }
-        }
-        Ok(drifts)
-    }
-
-    /// Deletes a tenant: its claims, its workloads, its own groups and its limits. Returns how many
-    /// claims were released.
-    ///
-    /// # Errors
-    /// As [`Ledger::call`].
-    pub fn delete_tenant(&self, tenant: &str) -> Result<usize, LedgerError> {
-        let released = self.delete_claims(tenant, None, "tenant_deleted")?;
-        let (workloads, groups) = self.read(|tables| tables.owned_by(tenant))?;
-        let tenant = Text::from(tenant);
-        for name in workloads {
-            self.administer(Op::RemoveWorkload {
-                tenant: Text::clone(&tenant),
-                name,
-                expect: Expect::Any,
-            })?;
-        }
-        for group in groups {
-            self.administer(Op::RemoveGroup(group))?;
-        }
-        self.administer(Op::RemoveQuota(tenant))?;
-        Ok(released)
     }
 
     /// Deletes a workload and releases its claims. Returns how many claims were released.
@@ -424,13 +423,29 @@ impl Ledger {
         mut take: impl FnMut(SnapshotItem) -> Result<(), LedgerError>,
     ) -> Result<i64, LedgerError> {
         let mut tables = self.open_database()?;
-        let snapshot = tables.snapshot(&mut |item| take(item).map_err(Fault::Fatal));
+        let snapshot = tables.snapshot(&mut |item| {
+            if let SnapshotItem::Node(_, version) = &item {
+                self.0.highest_fence.raise(version.fence);
+            }
+            take(item).map_err(Fault::Fatal)
+        });
         snapshot.map_err(|fault| fault.into_error(1))
+    }
+
+    /// SQLite's write-ahead log.
+    pub(crate) fn log(&self) -> &WriteAheadLog {
+        &self.0.log
     }
 
     /// A new connection, for a read that cannot be retried.
     pub(crate) fn open_database(&self) -> Result<Box<dyn Database>, LedgerError> {
-        self.0.backend.open(self.0.options.isolation)
+        self.0.backend.open(&self.0.options)
+    }
+
+    /// Records events that another process wrote: fences that are given out here are above theirs.
+    pub fn observe_events(&self, events: &[Event]) {
+        let fences = events.iter().filter_map(|event| event.body.fence());
+        fences.for_each(|fence| self.0.highest_fence.raise(fence));
     }
 
     /// Nodes heard since a moment, in whole seconds.
@@ -441,30 +456,16 @@ impl Ledger {
         self.read(|tables| tables.heartbeats_since(at))
     }
 
-    /// Unmet demand, most recent first.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub fn demand(&self) -> Result<Vec<UnmetDemand>, LedgerError> {
-        self.read(|tables| tables.demand())
+    /// How long callers should wait for an answer.
+    #[must_use]
+    pub fn retry_budget(&self) -> Duration {
+        self.0.options.retry_budget
     }
 
-    /// Deletes what has passed its retention. Returns the number of deleted rows.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
-    pub fn forget(&self, retention: &Retention) -> Result<u64, LedgerError> {
-        self.read(|tables| {
-            let (now, ends) = (tables.clock()?, tables.number_events()?);
-            tables.forget(&RetentionCutoffs {
-                events_before: ends.next - retention.events,
-                answers_before: now.plus_seconds(-retention.answers_s),
-                receipts_before: retention.receipts_s.map(|age| now.plus_seconds(-age)),
-                refusals_before: retention.refusals_s.map(|age| now.plus_seconds(-age)),
-                audit_before: retention.audit_s.map(|age| now.plus_seconds(-age)),
-                now,
-            })
-        })
+    /// The longest time that a writer has been working on its present transaction.
+    #[must_use]
+    pub fn writer_busy_for(&self) -> Option<Duration> {
+        self.0.queues.iter().filter_map(|queue| queue.busy_for()).max()
     }
 
     /// Counts of writes and retries.
@@ -476,32 +477,70 @@ impl Ledger {
     /// Reads on a pooled connection, and retries when the connection was lost.
     pub(crate) fn read<T>(
         &self,
-        mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
+        read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let kept = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut tables = match kept {
             Some(tables) => tables,
-            None => self.0.backend.open(self.0.options.isolation)?,
+            None => self.0.backend.open(&self.0.options)?,
         };
-        for tries in 1..=20 {
-            match read(&mut *tables) {
-                Ok(found) => {
-                    self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).push(tables);
-                    return Ok(found);
-                }
-                Err(Fault::Disconnected(_)) if tries < 20 => {
-                    tables.rollback();
-                    std::thread::sleep(Duration::from_millis(10 * tries));
-                    let _ = tables.reconnect();
-                }
-                Err(Fault::Retry(_)) if tries < 20 => tables.rollback(),
-                Err(fault) => {
-                    tables.rollback();
-                    return Err(fault.into_error(u32::try_from(tries).unwrap_or(u32::MAX)));
-                }
+        let found = read_with_retries(&mut *tables, self.0.options.retry_budget, read)?;
+        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).push(tables);
+        Ok(found)
+    }
+
+    /// The same on a connection of its own, for maintenance that goes through whole tables and may take
+    /// longer than the database has to answer anybody who waits.
+    pub(crate) fn read_at_leisure<T>(
+        &self,
+        read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
+    ) -> Result<T, LedgerError> {
+        let options = Options { retry_budget: MAINTENANCE_TIME, ..self.0.options };
+        read_with_retries(&mut *self.0.backend.open(&options)?, MAINTENANCE_TIME, read)
+    }
+}
+
+fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, LedgerError> {
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(work)
+        .map_err(|error| LedgerError::Database(format!("a thread could not be started: {error}")))
+}
+
+/// As long as the database lets a statement run.
+const MAINTENANCE_TIME: Duration = Duration::from_secs(30);
+
+/// Attempts at one read.
+const READS_MAX: u32 = 20;
+
+/// Reads, and retries while the database is away, until the budget is used up. The database has as long to
+/// answer a statement, so a read takes about twice the budget at worst.
+fn read_with_retries<T>(
+    tables: &mut dyn Database,
+    budget: Duration,
+    mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
+) -> Result<T, LedgerError> {
+    let (mut tries, began) = (0, tick());
+    loop {
+        let fault = match read(tables) {
+            Ok(found) => return Ok(found),
+            Err(fault) => fault,
+        };
+        tables.rollback();
+        tries += 1;
+        let is_last = tries >= READS_MAX || began.elapsed() >= budget;
+        match fault {
+            Fault::Disconnected(_) if !is_last => {
+                std::thread::sleep(Duration::from_millis(10) * tries);
+                // If it fails, so does the next attempt.
+                let _ = tables.reconnect();
             }
+            Fault::Retry(_) if !is_last => {}
+            fault => return Err(fault.into_error(tries)),
         }
-        Err(LedgerError::Unreachable("the database went away again and again".to_owned()))
     }
 }
 
@@ -511,14 +550,19 @@ impl Ledger {
 fn writer_of(op: &Op, writers: usize) -> usize {
     let mut hasher = FxHasher::default();
     match op.bare() {
-        Op::Commit(plan) | Op::DryRun(plan) => {
+        Op::Commit(plan) | Op::DryRun(plan, _) => {
             plan.claims.first().map(|claim| &claim.node).hash(&mut hasher)
+        }
+        Op::Preempt(preempt) => {
+            preempt.plan.claims.first().map(|claim| &claim.node).hash(&mut hasher)
         }
         Op::Move(to) => to.to.node.hash(&mut hasher),
         Op::Adopt(adopt) => adopt.node.hash(&mut hasher),
         Op::Reap(node) | Op::ReconcileNode(node) => node.hash(&mut hasher),
         Op::Advance(advance) => advance.key.hash(&mut hasher),
         Op::Release(release) => release.key.hash(&mut hasher),
+        // Those of one workload lock the same claims.
+        Op::StopMember(stop) => stop.guard.workload.hash(&mut hasher),
         Op::Resize(resize) => resize.key.hash(&mut hasher),
         _ => return 0,
     }
@@ -527,6 +571,6 @@ fn writer_of(op: &Op, writers: usize) -> usize {
     usize::try_from((hasher.finish() >> 32) % writers).unwrap_or(0)
 }
 
-fn unexpected(answer: &Answer) -> LedgerError {
+pub(crate) fn unexpected(answer: &Answer) -> LedgerError {
     LedgerError::Corrupt(format!("an answer of another kind: {answer:?}"))
 }

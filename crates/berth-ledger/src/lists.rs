@@ -2,13 +2,13 @@
 
 use berth_engine::{NodeFacts, NodeId};
 
-use crate::database::Database;
+use crate::database::{Database, DurabilityWarning};
 use crate::encoding::is_storable;
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, NodeVersion, Pool, QuotaUse,
-    StoredPolicy, Workload,
+    StoredPolicy, UnmetDemand, Workload,
 };
 use crate::unit_of_work::StoredAnswer;
 
@@ -16,6 +16,30 @@ use crate::unit_of_work::StoredAnswer;
 const PAGE_MAX: usize = 10_000;
 
 impl Ledger {
+    /// The time by the database's clock.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn clock(&self) -> Result<Micros, LedgerError> {
+        self.read(|tables| tables.clock())
+    }
+
+    /// Settings of the database under which acknowledged commits can be lost, as they are now.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn durability_warnings(&self) -> Result<Vec<DurabilityWarning>, LedgerError> {
+        self.read(|tables| tables.durability_warnings())
+    }
+
+    /// Unmet demand, most recent first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn demand(&self) -> Result<Vec<UnmetDemand>, LedgerError> {
+        self.read(|tables| tables.demand())
+    }
+
     /// One document.
     ///
     /// # Errors

@@ -42,6 +42,15 @@ pub(crate) fn find_free_values(
         values.reverse();
         rows.free_values.insert(Text::clone(id), values);
     }
+    for (key, (pool, wanted)) in &keys.assumed_pools {
+        let mut search = Search::new(pool, pool.first, *wanted, rows.now.0);
+        while let Some((from, to)) = search.range() {
+            let taken = look(pool, from, to)?;
+            let all = i64::try_from(taken.len()).unwrap_or(i64::MAX) < STEP;
+            search.step(&taken, all);
+        }
+        rows.free_values.insert(Text::clone(key), search.found);
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::database::{ChainRow, Database, ReceiptPlace, ReceiptRow};
 use crate::encoding::{hex, is_storable};
 use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
-use crate::model::{DecisionRecord, Micros, link, unpack_decisions};
+use crate::model::{Claim, DecisionOutcome, DecisionRecord, Micros, link, unpack_decisions};
 
 /// Receipts read at once.
 const STEP: i64 = 500;
@@ -124,6 +124,38 @@ impl Ledger {
             let decision = decisions(&receipt)?.into_iter().nth(place);
             Ok(decision.map(|record| Decision { id: id.to_owned(), at: receipt.at, record }))
         })
+    }
+
+    /// The decision that placed the instance of a claim. A claim and its receipt are written in one
+    /// transaction and have its time, and a claim keeps that time when it moves: so the decision is
+    /// found as long as its receipt is kept, after the stored answer to its request is gone.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn decision_of(&self, claim: &Claim) -> Result<Option<Decision>, LedgerError> {
+        let at = claim.created_at;
+        let granted = |record: &DecisionRecord| match &record.outcome {
+            DecisionOutcome::Granted(placed) => {
+                placed.iter().any(|placed| placed.instance == claim.key.instance)
+            }
+            DecisionOutcome::Refused { .. } => false,
+        };
+        // No id of a chain sorts after it.
+        let mut until = ReceiptPlace { at: at.0, chain: "~".to_owned(), n: i64::MAX };
+        loop {
+            let receipts = self.read(|tables| tables.receipts_until(&until, 1))?;
+            let Some(receipt) = receipts.into_iter().find(|receipt| receipt.at == at) else {
+                return Ok(None);
+            };
+            let records = decisions(&receipt).map_err(|fault| fault.into_error(1))?;
+            let numbered = records.into_iter().enumerate();
+            if let Some((place, record)) = numbered.into_iter().find(|(_, it)| granted(it)) {
+                let id = format!("{}/{}/{place}", receipt.chain, receipt.n);
+                return Ok(Some(Decision { id, at, record }));
+            }
+            // Another writer committed in the same microsecond.
+            until = ReceiptPlace { at: at.0, chain: receipt.chain.to_string(), n: receipt.n - 1 };
+        }
     }
 
     /// Decisions of all chains, newest first, from before this one on: its time in microseconds and

@@ -176,6 +176,7 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Text("owner"),
             Column::Text("home"),
             Column::Bytes("attached_to"),
+            Column::Text("moving_to"),
         ],
     },
     Shape {
@@ -212,6 +213,7 @@ pub(crate) static TABLES: &[Shape] = &[
             Column::Int("used_memory"),
             Column::Int("used_disk"),
             Column::Int("used_instances"),
+            Column::Text("removal"),
         ],
     },
     Shape {
@@ -321,3 +323,34 @@ pub(crate) static TABLES: &[Shape] = &[
         columns: &[Column::Int("n"), Column::Text("hash"), Column::Int("at")],
     },
 ];
+
+/// Tables whose rows belong to the tenant in their column `owner`: all of them must be empty of a
+/// tenant before it is gone. The row in `tenant` itself is the last.
+pub(crate) const OWNED: [&str; 9] = [
+    "claim",
+    "workload",
+    "slot",
+    "placement_group",
+    "volume",
+    "pool",
+    "env_secrets",
+    "request",
+    "demand",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_with_an_owner_must_be_empty_of_a_tenant_before_it_is_gone() {
+        let has_owner =
+            |shape: &&Shape| shape.columns.iter().any(|column| column.name() == "owner");
+        let owned = TABLES.iter().filter(has_owner).map(|shape| shape.table);
+        let mut owned: Vec<&str> = owned.filter(|table| *table != "tenant").collect();
+        let mut listed = OWNED.to_vec();
+        owned.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(owned, listed);
+    }
+}

@@ -2,8 +2,10 @@
 //!
 //! Every write goes through [`run`]; no other code begins a transaction that writes claims.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::database::{Database, NewReceipt, NewSegment};
 use crate::encoding::hex;
@@ -15,6 +17,10 @@ use crate::unit_of_work::{UnitOfWork, UnlockedReads, required_keys, unlocked_rea
 
 /// Attempts at one transaction that conflicts with others.
 const ATTEMPTS_MAX: u32 = 50;
+
+/// Conflicts after which a transaction runs alone. At the stricter levels of isolation the first of
+/// several to commit fails all others, so one of them could lose every time.
+const CONFLICTS_BEFORE_ALONE: u32 = 12;
 
 /// Retries of transactions, for metrics and benchmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +46,9 @@ pub(crate) struct TransactionResult {
 /// What one transaction committed.
 #[derive(Clone, Debug)]
 pub struct CommitRecord {
-    /// When, by the database's clock.
+    /// The writer's chain, which the segment in the log bears too.
+    pub origin: Text,
+    /// When, by the database's clock; its segment in the log bears the same time.
     pub at: Micros,
     /// What happened, in order.
     pub events: Vec<EventBody>,
@@ -67,18 +75,36 @@ impl Chain {
     }
 }
 
+/// The highest fence that was given out, as far as a process knows: by itself, or by others whose
+/// events it has read. A fence must rise for one instance from node to node, also if the database's
+/// clock was put back since the instance was last placed.
+#[derive(Debug, Default)]
+pub(crate) struct HighestFence(AtomicI64);
+
+impl HighestFence {
+    pub(crate) fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn raise(&self, fence: i64) {
+        self.0.fetch_max(fence, Ordering::Relaxed);
+    }
+}
+
 /// The chains of one writer: refusals have one of their own, since they are kept for a shorter time.
 #[derive(Clone, Debug)]
 pub(crate) struct WriterChains {
     decisions: Chain,
     refusals: Chain,
+    /// Shared by all writers of a process.
+    pub(crate) highest_fence: Arc<HighestFence>,
 }
 
 impl WriterChains {
     pub(crate) fn new() -> Self {
         let id = format!("{:016x}", fastrand::u64(..));
         let refusals = Chain::new(format!("{id}{REFUSALS}"));
-        Self { decisions: Chain::new(id), refusals }
+        Self { decisions: Chain::new(id), refusals, highest_fence: Arc::default() }
     }
 
     /// The writer's name, which its events bear.
@@ -86,7 +112,7 @@ impl WriterChains {
         &self.decisions.id
     }
 
-    fn set_uncertain(&mut self) {
+    pub(crate) fn set_uncertain(&mut self) {
         (self.decisions.uncertain, self.refusals.uncertain) = (true, true);
     }
 }
@@ -94,6 +120,12 @@ impl WriterChains {
 /// How long a transaction is retried while the database is unreachable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryBudget(pub(crate) Duration);
+
+/// A moment, to measure from; it decides nothing that is stored.
+#[allow(clippy::disallowed_methods, reason = "measures how long operations take")]
+pub(crate) fn tick() -> Instant {
+    Instant::now()
+}
 
 /// Applies operations in one transaction. Each is all or nothing inside it.
 ///
@@ -140,13 +172,14 @@ fn transact(
     retries: &mut Retries,
     mut check_repeats: bool,
 ) -> Result<(TransactionResult, bool), LedgerError> {
-    let (mut tries, mut waited) = (0, Duration::ZERO);
+    let (mut tries, mut conflicts, began) = (0, 0, tick());
     loop {
+        let alone = conflicts >= CONFLICTS_BEFORE_ALONE;
         let resolved = resolve_chain(tables, &mut chains.decisions)
             .and_then(|()| resolve_chain(tables, &mut chains.refusals));
         let attempted = resolved.and_then(|()| {
             let mut next = chains.clone();
-            attempt(tables, &mut next, ops, check_repeats).map(|done| (done, next))
+            attempt(tables, &mut next, ops, check_repeats, alone).map(|done| (done, next))
         });
         let fault = match attempted {
             Ok((done, next)) => {
@@ -164,12 +197,13 @@ fn transact(
                 // Whether the commit happened is unknown: look before writing again.
                 check_repeats = true;
                 chains.set_uncertain();
-                let pause = Duration::from_millis(50).min(retry_budget.0.saturating_sub(waited));
+                // A database that does not answer uses up the budget as one that refuses does.
+                let left = retry_budget.0.saturating_sub(began.elapsed());
+                let pause = Duration::from_millis(50).min(left);
                 if pause.is_zero() {
                     return Err(fault.into_error(tries));
                 }
                 thread::sleep(pause);
-                waited += pause;
                 // If it fails, so does the next attempt.
                 let _ = tables.reconnect();
                 continue;
@@ -184,6 +218,7 @@ fn transact(
             }
             Fault::Retry(_) => {
                 retries.conflicts += 1;
+                conflicts += 1;
                 thread::sleep(Duration::from_micros(fastrand::u64(0..2000)));
             }
             Fault::Guard(_) => retries.guards += 1,
@@ -213,9 +248,10 @@ fn attempt(
     chains: &mut WriterChains,
     ops: &[Op],
     check_repeats: bool,
+    alone: bool,
 ) -> Result<TransactionResult, Fault> {
     let wanted = unlocked_read_keys(ops, check_repeats);
-    let exclusive = required_keys(ops, &UnlockedReads::default(), false).exclusive;
+    let exclusive = alone || required_keys(ops, &UnlockedReads::default(), false).exclusive;
     tables.begin(exclusive)?;
     let unlocked =
         if wanted.is_empty() { UnlockedReads::default() } else { tables.read_unlocked(&wanted)? };
@@ -224,7 +260,7 @@ fn attempt(
     // A chain begins with a receipt of its own, so its first decisions are in the second.
     let chain = &chains.decisions;
     let receipt = format!("{}/{}", chain.id, chain.length.max(1));
-    let mut work = UnitOfWork::new(rows, &keys, receipt);
+    let mut work = UnitOfWork::new(rows, &keys, receipt, chains.highest_fence.get());
     let answers: Vec<Answer> = ops.iter().map(|op| work.apply(op)).collect();
     if work.must_restart {
         return Err(Fault::Duplicate("rows changed while they were looked at".to_owned()));
@@ -232,7 +268,9 @@ fn attempt(
     tables.flush(&work.rows)?;
     record(tables, chains, &mut work)?;
     tables.commit()?;
-    let commit = CommitRecord { at: work.rows.now, events: work.events };
+    work.events.iter().filter_map(EventBody::fence).for_each(|it| chains.highest_fence.raise(it));
+    let origin = Text::clone(chains.origin());
+    let commit = CommitRecord { origin, at: work.rows.now, events: work.events };
     let commits = if commit.events.is_empty() { Vec::new() } else { vec![commit] };
     Ok(TransactionResult { answers, commits })
 }

@@ -5,15 +5,16 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
 use crate::transaction::{
-    CommitRecord, Retries, RetryBudget, TransactionResult, WriterChains, run,
+    CommitRecord, Retries, RetryBudget, TransactionResult, WriterChains, run, tick,
 };
 
 /// Called with the answer once it is durable. It must return quickly.
@@ -29,7 +30,10 @@ pub struct Job {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Job>,
+    /// Operations, each with when it was submitted.
+    waiting: VecDeque<(Instant, Job)>,
+    /// Since when the writer has been working on its present group.
+    busy_since: Option<Instant>,
     closed: bool,
 }
 
@@ -44,6 +48,8 @@ pub struct WriteStats {
     pub retries: Retries,
     /// Counters that differed from their claims: each is a bug.
     pub drifts: u64,
+    /// Groups of operations, and callbacks for answers, that panicked: each is a bug.
+    pub panics: u64,
 }
 
 /// What all writers of a ledger have done.
@@ -83,22 +89,18 @@ impl WriterMetrics {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Counts the drifts among these answers.
-    fn note_drifts(&self, answers: &[Answer]) {
-        let found = answers.iter().map(|answer| match answer {
-            Answer::Drifts(drifts) => drifts.len(),
-            _ => 0,
-        });
-        let found: usize = found.sum();
-        if found > 0 {
-            lock(&self.stats).drifts += u64::try_from(found).unwrap_or(u64::MAX);
-        }
-    }
-
-    fn note(&self, operations: usize, retries: Retries) {
+    /// Counts a transaction that committed or failed, and what had to be retried for it.
+    fn note(&self, outcome: &Result<TransactionResult, LedgerError>, retries: Retries) {
         let mut stats = lock(&self.stats);
-        stats.transactions += 1;
-        stats.operations += u64::try_from(operations).unwrap_or(0);
+        if let Ok(TransactionResult { answers, .. }) = outcome {
+            stats.transactions += 1;
+            stats.operations += u64::try_from(answers.len()).unwrap_or(0);
+            let drifts = answers.iter().map(|answer| match answer {
+                Answer::Drifts(drifts) => drifts.len(),
+                _ => 0,
+            });
+            stats.drifts += u64::try_from(drifts.sum::<usize>()).unwrap_or(u64::MAX);
+        }
         stats.retries.conflicts += retries.conflicts;
         stats.retries.duplicates += retries.duplicates;
         stats.retries.guards += retries.guards;
@@ -106,6 +108,21 @@ impl WriterMetrics {
         drop(stats);
         *lock(&self.commits) += 1;
         self.committed.notify_all();
+    }
+
+    /// Calls something that others gave us. If it panics, that is counted, and ends nothing else.
+    /// Returns whether it did not.
+    fn guard(&self, call: impl FnOnce()) -> bool {
+        let called = std::panic::catch_unwind(AssertUnwindSafe(call));
+        if called.is_err() {
+            lock(&self.stats).panics += 1;
+        }
+        called.is_ok()
+    }
+
+    /// Counts a connection as lost: what was committed may not be known everywhere.
+    fn note_lost(&self) {
+        lock(&self.stats).retries.lost += 1;
     }
 }
 
@@ -123,7 +140,8 @@ impl Queue {
             jobs.into_iter().for_each(|job| (job.reply)(Err(LedgerError::Closed)));
             return;
         }
-        state.waiting.extend(jobs);
+        let now = tick();
+        state.waiting.extend(jobs.into_iter().map(|job| (now, job)));
         drop(state);
         self.arrived.notify_one();
     }
@@ -132,6 +150,40 @@ impl Queue {
     pub(crate) fn close(&self) {
         lock(&self.state).closed = true;
         self.arrived.notify_all();
+    }
+
+    /// How long the writer has been working on its present group.
+    pub(crate) fn busy_for(&self) -> Option<Duration> {
+        lock(&self.state).busy_since.map(|since| since.elapsed())
+    }
+
+    /// Answers operations that have waited for longer than this: nothing of them was written. Called
+    /// when the database cannot be reached, so that what waits for it is bounded.
+    fn expire(&self, after: Duration) {
+        let mut expired = Vec::new();
+        let mut state = lock(&self.state);
+        while state.waiting.front().is_some_and(|(since, _)| since.elapsed() >= after) {
+            expired.extend(state.waiting.pop_front());
+        }
+        drop(state);
+        for (since, job) in expired {
+            let waited = since.elapsed().as_millis();
+            let why = format!("waited {waited} ms for the database; nothing was written");
+            self.metrics.guard(|| (job.reply)(Err(LedgerError::Unreachable(why))));
+        }
+    }
+
+    /// Notes that the writer has ended. Returns whether it should not have: then operations that wait for
+    /// it are answered, and no more are taken.
+    fn writer_ended(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_unexpected = !std::mem::replace(&mut state.closed, true);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for (_, job) in waiting {
+            self.metrics.guard(|| (job.reply)(Err(LedgerError::Closed)));
+        }
+        is_unexpected
     }
 
     /// How many groups the writer has started.
@@ -146,11 +198,13 @@ impl Queue {
 
     fn next_group(&self, most: usize) -> Option<Vec<Job>> {
         let mut state = lock(&self.state);
+        state.busy_since = None;
         loop {
             if !state.waiting.is_empty() {
                 let started = state.waiting.len().min(most);
-                let group = state.waiting.drain(..started).collect();
+                let group = state.waiting.drain(..started).map(|(_, job)| job).collect();
                 let more = !state.waiting.is_empty();
+                state.busy_since = Some(tick());
                 drop(state);
                 self.started.fetch_add(1, Ordering::SeqCst);
                 if more {
@@ -172,11 +226,36 @@ pub(crate) struct WriterSettings {
     /// Most operations in one transaction.
     pub(crate) most: usize,
     pub(crate) retry_budget: RetryBudget,
-    pub(crate) observer: Option<Observer>,
+    pub(crate) hooks: WriterHooks,
 }
 
 /// Called for every commit of this process that has events, before its answers are delivered.
 pub type Observer = Arc<dyn Fn(CommitRecord) + Send + Sync>;
+
+/// What the owner of a ledger is told about its writers.
+#[derive(Clone, Default)]
+pub struct WriterHooks {
+    /// Called for every commit.
+    pub observer: Option<Observer>,
+    /// Called if a writer ends before the ledger is closed: it cannot write any more.
+    pub ended: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+/// Reports the end of a writer, whatever ends it.
+struct EndReport<'a> {
+    queue: &'a Queue,
+    hooks: &'a WriterHooks,
+}
+
+impl Drop for EndReport<'_> {
+    fn drop(&mut self) {
+        if self.queue.writer_ended()
+            && let Some(ended) = &self.hooks.ended
+        {
+            ended();
+        }
+    }
+}
 
 thread_local! {
     /// Whether this thread delivers a writer's answers.
@@ -199,18 +278,55 @@ struct FinishedGroup {
     ends_group: bool,
 }
 
-fn deliver(finished: FinishedGroup, observer: Option<&Observer>) {
+/// Hands over what was committed and the answers. A callback that panics fails its own caller only.
+fn deliver(finished: FinishedGroup, observer: Option<&Observer>, metrics: &WriterMetrics) {
     let FinishedGroup { ops, replies, outcome, ends_group: _ } = finished;
     match outcome {
         Ok(TransactionResult { answers, commits }) => {
-            if let Some(observer) = observer {
-                commits.into_iter().for_each(|committed| observer(committed));
+            for committed in commits {
+                let observed = observer.is_none_or(|it| metrics.guard(|| it(committed)));
+                if !observed {
+                    // It is not known what the observer has taken in.
+                    metrics.note_lost();
+                }
             }
-            replies.into_iter().zip(answers).for_each(|(reply, answer)| reply(Ok(answer)));
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                metrics.guard(|| reply(Ok(answer)));
+            }
         }
-        Err(error) => replies.into_iter().for_each(|reply| reply(Err(error.clone()))),
+        Err(error) => {
+            for reply in replies {
+                metrics.guard(|| reply(Err(error.clone())));
+            }
+        }
     }
     drop(ops);
+}
+
+/// Runs operations; a panic fails them and nothing else.
+fn run_guarded(
+    tables: &mut dyn Database,
+    chains: &mut WriterChains,
+    ops: &[Op],
+    retry_budget: RetryBudget,
+    retries: &mut Retries,
+    metrics: &WriterMetrics,
+) -> Result<TransactionResult, LedgerError> {
+    let work = AssertUnwindSafe(|| run(tables, chains, ops, retry_budget, retries));
+    match std::panic::catch_unwind(work) {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            // Neither the transaction nor what was prepared for it may be gone on with. Whether it was
+            // committed is unknown, so the chains are read again.
+            tables.rollback();
+            chains.set_uncertain();
+            lock(&metrics.stats).panics += 1;
+            retries.lost += 1;
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
+            Err(LedgerError::Corrupt(format!("panic in a writer: {text}")))
+        }
+    }
 }
 
 /// Runs a writer until its queue is closed and empty.
@@ -220,42 +336,86 @@ pub(crate) fn run_writer(
     mut chains: WriterChains,
     settings: &WriterSettings,
 ) {
-    let retry_budget = settings.retry_budget;
+    let _report = EndReport { queue, hooks: &settings.hooks };
+    let (retry_budget, metrics) = (settings.retry_budget, &*queue.metrics);
     let (finished, to_deliver) = mpsc::channel::<FinishedGroup>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             REPLY_THREAD.set(true);
+            // The receiver is dropped with this thread, and so the writer notices its end.
             for finished in to_deliver {
                 let ends_group = finished.ends_group;
-                deliver(finished, settings.observer.as_ref());
+                deliver(finished, settings.hooks.observer.as_ref(), metrics);
                 queue.observed.fetch_add(u64::from(ends_group), Ordering::SeqCst);
             }
         });
+        // What was retried is counted before anybody is answered: a lost connection means that a commit may
+        // be known to nobody here.
+        let mut run = |ops: &[Op]| {
+            let mut retries = Retries::default();
+            let outcome =
+                run_guarded(&mut *tables, &mut chains, ops, retry_budget, &mut retries, metrics);
+            metrics.note(&outcome, retries);
+            outcome
+        };
         while let Some(group) = queue.next_group(settings.most) {
             let (ops, replies): (Vec<Op>, Vec<Reply>) =
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
-            let mut retries = Retries::default();
-            let outcome = run(&mut *tables, &mut chains, &ops, retry_budget, &mut retries);
-            queue.metrics.note(ops.len(), retries);
-            if let Ok(done) = &outcome {
-                queue.metrics.note_drifts(&done.answers);
+            let outcome = run(&ops);
+            if matches!(outcome, Err(LedgerError::Unreachable(_))) {
+                queue.expire(retry_budget.0);
             }
             // An operation that the database rejects must not fail the others of its group.
             let poisoned =
                 matches!(outcome, Err(LedgerError::Database(_) | LedgerError::Corrupt(_)));
-            let _ = if poisoned && ops.len() > 1 {
+            let sent = if poisoned && ops.len() > 1 {
                 let mut left = ops.len();
                 ops.into_iter().zip(replies).try_for_each(|(op, reply)| {
                     left -= 1;
                     let ops = vec![op];
-                    let outcome = run(&mut *tables, &mut chains, &ops, retry_budget, &mut retries);
+                    let outcome = run(&ops);
                     let replies = vec![reply];
                     finished.send(FinishedGroup { ops, replies, outcome, ends_group: left == 0 })
                 })
             } else {
                 finished.send(FinishedGroup { ops, replies, outcome, ends_group: true })
             };
+            if sent.is_err() {
+                // Nobody delivers answers any more: what is written would be known to no caller.
+                break;
+            }
         }
         drop(finished);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_ends_too_early_is_reported_and_leaves_nobody_waiting() {
+        let queue = Queue::default();
+        let (reports, reported) = mpsc::channel();
+        let reports = Mutex::new(reports);
+        let ended = Arc::new(move || {
+            let _ = lock(&reports).send(());
+        });
+        let hooks = WriterHooks { observer: None, ended: Some(ended) };
+        let (answers, answered) = mpsc::channel();
+        let job = |answers: &mpsc::Sender<_>| {
+            let answers = answers.clone();
+            let reply = Box::new(move |answer| drop(answers.send(answer)));
+            Job { op: Op::Reap(berth_engine::NodeId::new("n1")), reply }
+        };
+        queue.submit([job(&answers)]);
+        drop(EndReport { queue: &queue, hooks: &hooks });
+        assert!(reported.try_recv().is_ok());
+        assert!(matches!(answered.try_recv(), Ok(Err(LedgerError::Closed))));
+        queue.submit([job(&answers)]);
+        assert!(matches!(answered.try_recv(), Ok(Err(LedgerError::Closed))));
+        // The end of a writer whose queue was closed is as it should be.
+        drop(EndReport { queue: &queue, hooks: &hooks });
+        assert!(reported.try_recv().is_err());
+    }
 }

@@ -64,7 +64,7 @@ pub enum StartError {
     },
 }
 
-/// Why a program that was run beside the server did not do its work.
+/// Why a program that was run next to the server did not do its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {

@@ -331,6 +331,19 @@ fn make_folder(account: &Account, parent: &Path) -> Result<TempDir, StartError> 
     Ok(folder)
 }
 
+/// A loopback port on which nothing listens, for a server that a test stops and starts again: no
+/// outgoing connection is given it in between.
+///
+/// # Panics
+///
+/// If every port that was tried is in use.
+#[must_use]
+#[expect(clippy::expect_used, reason = "a test without a port cannot go on")]
+pub fn free_port() -> u16 {
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..1000).map(|_| random_port()).find(is_free).expect("a free port below 31000")
+}
+
 /// Any port of ours; whether it is free shows when the server tries to take it.
 fn random_port() -> u16 {
     let chance = RandomState::new().hash_one(0u8) % u64::from(PORTS);

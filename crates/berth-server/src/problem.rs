@@ -33,11 +33,19 @@ impl ApiError {
             remedy: None,
             fields: Vec::new(),
             refusals: Vec::new(),
+            hints: Vec::new(),
+            fixes: Vec::new(),
             explanation: None,
             retry: None,
             trace: None,
         };
         Self { problem: Box::new(problem), retry_after_s: None }
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.problem.detail
     }
 
     /// A request that cannot be understood.

@@ -26,7 +26,8 @@ impl AppState {
     /// # Errors
     /// When the ledger cannot be opened or read, or a thread cannot be started.
     pub fn start(mut options: ControlOptions, no_sign_in: bool) -> Result<Self, StartError> {
-        let access = Arc::new(AccessControl { no_sign_in, ..AccessControl::default() });
+        let clock = Arc::clone(&options.placer.database_clock);
+        let access = Arc::new(AccessControl { no_sign_in, clock, ..AccessControl::default() });
         options.followers.extend(access.followers());
         let control = ControlPlane::start(options)?;
         Ok(Self { control, access, metrics: Arc::default() })

@@ -1,5 +1,5 @@
-//! Boot failures: what an instance causes does not count against its node, and one tenant alone
-//! cannot take a node away from the others.
+//! Boot failures: what an instance causes does not count against its node, and neither one
+//! tenant nor two together can take a node away from the others.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -50,16 +50,29 @@ impl Fleet {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_tenant_alone_cannot_make_a_node_sick_for_others() {
+async fn two_tenants_together_cannot_make_a_node_sick_for_others() {
     let fleet = Fleet::start().await;
     for _ in 0..10 {
         fleet.report("rival", json!({"state": "failed", "cause": "unknown"})).await;
-        fleet.report("rival", json!({"state": "failed"})).await;
+        fleet.report("accomplice", json!({"state": "failed"})).await;
     }
-    assert_eq!(fleet.boots().await.as_array().unwrap().len(), 1, "counted once");
-    fleet.report("acme", json!({"state": "failed"})).await;
-    // Now it is not one tenant alone.
-    fleet.place("third").await.problem(409, "no_nodes_healthy");
+    assert_eq!(fleet.boots().await.as_array().unwrap().len(), 2, "each counts once");
+    fleet.place("third").await.expect(201);
+    fleet.report("third", json!({"state": "failed"})).await;
+    // A third tenant that fails there bears them out.
+    fleet.place("fourth").await.problem(409, "no_nodes_healthy");
+    fleet.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_starts_an_instance_disproves_the_failures_of_others() {
+    let fleet = Fleet::start().await;
+    for tenant in ["rival", "accomplice"] {
+        fleet.report(tenant, json!({"state": "failed"})).await;
+    }
+    fleet.report("acme", json!({"state": "running"})).await;
+    fleet.report("third", json!({"state": "failed"})).await;
+    fleet.place("fourth").await.expect(201);
     fleet.server.stop().await;
 }
 

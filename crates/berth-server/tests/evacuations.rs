@@ -121,7 +121,7 @@ async fn a_node_that_cannot_be_emptied_says_which_rule_and_by_how_much() {
         (&json!("blocked"), &json!("no_capacity_memory"))
     );
     assert!(!refused["unblock"].as_array().unwrap().is_empty(), "{refused}");
-    assert!(!refused["unblock"].to_string().contains("mend a"), "{refused}");
+    assert!(!refused["unblock"].to_string().contains("repair a"), "{refused}");
     stage.server.stop().await;
 }
 

@@ -1,30 +1,22 @@
-//! What one tenant sends does not hold up another: tenants take turns in front of the planner,
-//! refusals are explained on another thread, and a tenant that asks for too much is told to wait.
+//! What one tenant sends does not hold up another: tenants take turns in front of the planner, and
+//! refusals are explained on another thread.
 //!
 //! Order is asserted by counting answers while planner or explainer stand still, never by time.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use berth_api::Role;
 use berth_control::metrics::Metrics;
-use berth_control::tenant_limits::TenantRates;
-use berth_control::{
-    Actor, MaintenanceConfig, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, Settings,
-};
+use berth_control::{Actor, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::affinity::Rule;
 use berth_engine::{
     Amounts, BatchMode, Engine, InstanceId, InstanceRequest, NodeFacts, PlaceError, Policy,
     Refusal, Timestamp,
 };
 use berth_ledger::{Backend, Op, Text};
-use common::Server;
-use serde_json::{Value, json};
 
 /// Long enough for any machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -195,7 +187,7 @@ async fn a_tenant_is_placed_while_refusals_of_another_are_not_explained_yet() {
     let batch = setup.request("loud", &[900, 900, 900, 900]);
     setup.submit(batch);
     let mut explained = setup.request("loud", &[1]);
-    explained.explain = true;
+    explained.explain = Some(100);
     setup.submit(explained);
     for _ in 0..50 {
         setup.ask("quiet", 1);
@@ -243,12 +235,56 @@ async fn tenants_take_turns_in_front_of_the_explainer_too() {
     assert!(before <= TURN, "{before} of the other tenant were explained first");
 }
 
+/// Nodes of one rack each.
+fn racks(count: usize) -> Vec<NodeFacts> {
+    let rack = |number: usize| {
+        let mut facts = node(&format!("n{number:02}"), 1000);
+        (facts.zone, facts.rack) = (Some("z".to_owned()), Some(format!("r{number}")));
+        facts
+    };
+    (0..count).map(rack).collect()
+}
+
+/// Instances that must all be in different racks.
+fn submit_apart(setup: &mut Setup, count: usize, memory_mib: u32) {
+    let mut batch = setup.request("loud", &vec![memory_mib; count]);
+    for instance in &mut batch.instances {
+        let instance = Arc::make_mut(instance);
+        instance.tags.insert("role".to_owned(), "wide".to_owned());
+        instance.affinity.push(Rule::parse("role!=wide@rack").unwrap());
+    }
+    setup.submit(batch);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_waits_for_one_batch_of_another_tenant_however_many_it_sends() {
+    let mut setup = Setup::new(&racks(20), |_| {});
+    let pause = setup.pause_explainer();
+    for number in 0..30 {
+        // No two are alike, so that none is answered by the explanation of another.
+        submit_apart(&mut setup, 21, 1 + number);
+    }
+    setup.ask("quiet", 5000);
+    // All have been planned, and found no room, when this one is granted.
+    for _ in 0..2 {
+        setup.ask("late", 1);
+        assert_eq!(setup.answer().0, "late");
+    }
+    drop(pause);
+    let before = setup.answers_before("quiet");
+    assert!(before <= 1, "{before} batches of the other tenant were explained first");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_refusals_are_explained_once_and_each_names_its_own_instance() {
     let mut setup = Setup::new(&[node("a", 1000), node("b", 2000)], |_| {});
     let pause = setup.pause_explainer();
+    let name = |id: InstanceId| Some(format!("web-{id}"));
     for _ in 0..200 {
-        setup.ask("loud", 9000);
+        let mut request = setup.request("loud", &[9000]);
+        let instance = Arc::make_mut(&mut request.instances[0]);
+        instance.name = name(instance.id);
+        setup.submit(request);
     }
     let mut engine = Engine::new(Policy::builtin("pack").unwrap());
     for facts in [node("a", 1000), node("b", 2000)] {
@@ -267,7 +303,8 @@ async fn equal_refusals_are_explained_once_and_each_names_its_own_instance() {
     drop(pause);
     for _ in 0..200 {
         let (_, id, answer) = setup.answer();
-        let alone = InstanceRequest::new(id, "loud", Amounts::new(1, 9000));
+        let mut alone = InstanceRequest::new(id, "loud", Amounts::new(1, 9000));
+        alone.name = name(id);
         let Err(PlaceError::Refused(expected)) = engine.place(&alone, Timestamp(0)) else {
             panic!("it fits");
         };
@@ -308,6 +345,35 @@ async fn a_tenant_with_too_many_requests_in_line_is_turned_away_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_with_too_many_refusals_in_line_is_turned_away_and_no_other() {
+    let mut setup = Setup::new(&[node("n", 1000)], |options| options.tenant_queue = 10);
+    let pause = setup.pause_explainer();
+    // One after the other, so that none waits for the planner.
+    for number in 0..30 {
+        setup.ask("loud", 2000 + number);
+        setup.ask("late", 1);
+        while setup.answer().0 != "late" {}
+    }
+    setup.ask("quiet", 5000);
+    drop(pause);
+    assert_eq!(
+        refusals(loop {
+            let (tenant, _, answer) = setup.answer();
+            if tenant == "quiet" {
+                break answer;
+            }
+        })[0]
+            .code,
+        "no_capacity_memory"
+    );
+    let metrics = setup.metrics.text();
+    let line = "berth_limited_requests_total{limit=\"explainer\"} ";
+    let limited = metrics.lines().find_map(|found| found.strip_prefix(line));
+    let limited: u32 = limited.map_or(0, |count| count.trim().parse().unwrap());
+    assert!((18..=20).contains(&limited), "{limited} of 30 with room for 10\n{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn batches_that_need_a_search_are_placed_by_the_explainer_and_claimed_by_the_planner() {
     let mut setup = Setup::new(&[node("a", 10), node("b", 10)], |_| {});
     // In the given order the two small ones fill one node half, and the last has no place.
@@ -324,26 +390,10 @@ async fn batches_that_need_a_search_are_placed_by_the_explainer_and_claimed_by_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_batch_with_rules_never_holds_the_planner() {
-    let racks: Vec<NodeFacts> = (0..20)
-        .map(|number| {
-            let mut facts = node(&format!("n{number:02}"), 1000);
-            (facts.zone, facts.rack) = (Some("z".to_owned()), Some(format!("r{number}")));
-            facts
-        })
-        .collect();
-    let mut setup = Setup::new(&racks, |_| {});
-    let apart = |setup: &mut Setup, count: usize| {
-        let mut batch = setup.request("loud", &vec![1; count]);
-        for instance in &mut batch.instances {
-            let instance = Arc::make_mut(instance);
-            instance.tags.insert("role".to_owned(), "wide".to_owned());
-            instance.affinity.push(Rule::parse("role!=wide@rack").unwrap());
-        }
-        setup.submit(batch);
-    };
+    let mut setup = Setup::new(&racks(20), |_| {});
     let pause = setup.pause_explainer();
-    apart(&mut setup, 21);
-    apart(&mut setup, 20);
+    submit_apart(&mut setup, 21, 1);
+    submit_apart(&mut setup, 20, 1);
     setup.ask("quiet", 1);
     assert_eq!(setup.answer().0, "quiet");
     drop(pause);
@@ -374,69 +424,20 @@ async fn a_batch_of_which_some_fit_names_those_that_do_not() {
     }
 }
 
-fn placement(dry_run: bool) -> Value {
-    json!({"dry_run": dry_run, "instances": [{"resources": {"memory_mib": 16}}]})
-}
-
-fn rates(placements: usize, dry_runs: usize, tickets: usize, refusals: usize) -> TenantRates {
-    TenantRates { placements, dry_runs, tickets, refusals, burst: Duration::from_secs(3) }
-}
-
-#[tokio::test]
-async fn a_tenant_that_asks_for_too_much_is_told_when_to_ask_again() {
-    let server =
-        Server::start_with(|options| options.settings.tenant_rates = rates(1, 1, 1, 0)).await;
-    server.add_node("n1").await;
-    let (acme, other) = (server.tenant("acme").await, server.tenant("other").await);
-    for dry_run in [false, true] {
-        let ok = if dry_run { 200 } else { 201 };
-        for _ in 0..3 {
-            server.post(&acme, "/v1/placements", &placement(dry_run)).await.expect(ok);
-        }
-        let limited = server.post(&acme, "/v1/placements", &placement(dry_run)).await;
-        let limited = limited.problem(429, "rate_limited");
-        let wait: u32 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
-        assert!((1..=3).contains(&wait), "{wait}");
-        assert_eq!(limited.json()["retry"], true);
-        server.post(&other, "/v1/placements", &placement(dry_run)).await.expect(ok);
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_of_many_classes_never_holds_the_planner() {
+    let mut setup = Setup::new(&[node("n", 1 << 20)], |_| {});
+    let pause = setup.pause_explainer();
+    let sizes: Vec<u32> = (1..=40).collect();
+    let batch = setup.request("loud", &sizes);
+    setup.submit(batch);
+    // One of a single class is placed at once.
+    let alike = setup.request("alike", &[7; 40]);
+    setup.submit(alike);
+    assert_eq!(setup.answer().0, "alike");
+    drop(pause);
+    match setup.answer() {
+        (_, _, PlaceAnswer::Granted(granted)) => assert_eq!(granted.grant.claims.len(), 40),
+        other => panic!("{other:?}"),
     }
-    let operator = server.token(Role::Operator).await;
-    for _ in 0..10 {
-        let mut request = placement(false);
-        request["tenant"] = json!("acme");
-        server.post(&operator, "/v1/placements", &request).await.expect(201);
-    }
-    let metrics = server.get(&operator, "/metrics").await.expect(200).text;
-    for limit in ["placements", "dry_runs"] {
-        let line = format!("berth_limited_requests_total{{limit=\"{limit}\"}} 1\n");
-        assert!(metrics.contains(&line), "{line} is not in {metrics}");
-    }
-    // Settings take effect while the server runs.
-    let settings = Settings { tenant_rates: rates(0, 0, 0, 0), ..Settings::default() };
-    server.control.lifecycle.configure(settings, MaintenanceConfig::default());
-    for _ in 0..10 {
-        server.post(&acme, "/v1/placements", &placement(false)).await.expect(201);
-    }
-}
-
-#[tokio::test]
-async fn a_tenant_that_causes_too_many_refusals_has_to_wait() {
-    let server =
-        Server::start_with(|options| options.settings.tenant_rates = rates(0, 0, 1, 1)).await;
-    server.add_node("n1").await;
-    let (acme, other) = (server.tenant("acme").await, server.tenant("other").await);
-    let impossible = json!({"instances": [{"resources": {"memory_mib": 1_000_000}}]});
-    let mut refused = 0;
-    let limited = loop {
-        let reply = server.post(&acme, "/v1/placements", &impossible).await;
-        if reply.status != 409 {
-            break reply;
-        }
-        refused += 1;
-        assert!(refused < 1000, "it is never limited");
-    };
-    assert!(refused >= 3, "{refused}");
-    assert!(limited.problem(429, "rate_limited").text.contains("limits.refusals"));
-    server.post(&other, "/v1/placements", &impossible).await.problem(409, "no_capacity_memory");
-    server.post(&other, "/v1/placements", &placement(false)).await.expect(201);
 }

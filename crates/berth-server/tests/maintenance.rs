@@ -12,8 +12,8 @@ use berth_engine::{
     Amounts, Group, GroupKind, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy,
 };
 use berth_ledger::{
-    Backend, ClaimKey, EventBody, Expect, Ledger, NodeVersion, Op, Options, Plan, PlannedClaim,
-    Pool, Quota, SlotKey, SnapshotItem, Text, Verdict, Workload,
+    Backend, ClaimKey, EventBody, Expect, Ledger, NodeVersion, Op, Options, Outcome, Plan,
+    PlannedClaim, Pool, Quota, SlotKey, SnapshotItem, StartTenantRemoval, Text, Verdict, Workload,
 };
 
 fn ledger(folder: &tempfile::TempDir) -> Ledger {
@@ -112,7 +112,14 @@ fn a_deleted_tenant_leaves_no_row_that_counts() {
         }));
         assert!(matches!(verdict.unwrap(), Verdict::Granted(_)));
     }
-    assert_eq!(ledger.delete_tenant("acme").unwrap(), 3);
+    let [tenant, actor, origin] = ["acme", "ann", ""].map(Text::from);
+    let start = StartTenantRemoval { tenant: tenant.clone(), force: true, actor, origin };
+    ledger.administer(Op::StartTenantRemoval(Box::new(start))).unwrap();
+    assert_eq!(ledger.delete_claims("acme", None, "tenant_removed").unwrap(), 3);
+    let held = ledger.tenant_holdings("acme").unwrap();
+    assert_eq!(ledger.remove_tenant_resources(&tenant, &held).unwrap(), []);
+    let end = Op::EndTenantRemoval { tenant, quarantine_s: 0 };
+    assert_eq!(ledger.administer(end).unwrap(), Outcome::Done);
     let hand = rusqlite::Connection::open(folder.path().join("ledger.db")).unwrap();
     let count = |sql: &str| hand.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     for table in [

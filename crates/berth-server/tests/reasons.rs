@@ -123,6 +123,46 @@ async fn a_tenants_pages_name_no_node_that_the_policy_hides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_success_begins_with_the_first_nodes_and_is_read_on_page_by_page() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    for number in 0..103 {
+        server.add_node(&format!("n{number:03}")).await;
+    }
+    server.control.wait_for_read_your_writes().await;
+    let node_of = |verdict: &Value| verdict["node"].as_str().unwrap().to_owned();
+    for (level, listed, next) in [("summary", 0, json!(null)), ("full", 100, json!("100"))] {
+        for dry_run in [true, false] {
+            let mut wanted = request(512, 1);
+            (wanted["explain"], wanted["dry_run"]) = (json!(level), json!(dry_run));
+            let placed = server.post(&operator, "/v1/placements", &wanted).await;
+            let placed = placed.expect(if dry_run { 200 } else { 201 }).json();
+            let explanation = &placed["explanation"];
+            assert_eq!((&explanation["nodes"], &explanation["next"]), (&json!(103), &next));
+            assert!(explanation["winner"].is_object() && explanation["runner_up"].is_object());
+            let mut nodes: Vec<String> =
+                explanation["table"].as_array().unwrap().iter().map(node_of).collect();
+            assert_eq!(nodes.len(), listed);
+            let Some(cursor) = next.as_str() else { continue };
+            let page = if dry_run {
+                let path = format!("/v1/placements/explain?limit=2&cursor={cursor}");
+                server.post(&operator, &path, &wanted).await.expect(200).json()
+            } else {
+                let decision = placed["decision"].as_str().unwrap();
+                let path = format!("/v1/decisions/{decision}/explain?limit=2&cursor={cursor}");
+                server.get(&operator, &path).await.expect(200).json()["explanation"].clone()
+            };
+            assert_eq!(page["winner"]["node"], explanation["winner"]["node"]);
+            assert_eq!(page["next"], "102");
+            nodes.extend(page["items"].as_array().unwrap().iter().map(node_of));
+            let expected: Vec<String> = (0..102).map(|number| format!("n{number:03}")).collect();
+            assert_eq!(nodes, expected);
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_past_success_is_explained_on_the_fleet_that_it_was_decided_on() {
     let server = Server::start().await;
     let operator = server.token(Role::Operator).await;
@@ -168,14 +208,52 @@ async fn a_past_success_is_explained_on_the_fleet_that_it_was_decided_on() {
     assert!(page.contains(&format!("Why {node}")) && page.contains("Filters that it passed"));
 
     // What the log no longer tells is not made up.
-    let few = Retention { events: 3, ..Retention::default() };
+    let few = Retention { events: 3, answers_s: -60, ..Retention::default() };
     server.control.read(move |ledger| ledger.forget(&few)).await.unwrap();
     let explained = server.get(&operator, &format!("/v1/decisions/{decision}/explain")).await;
     let explained = explained.expect(200).json();
     assert_eq!(explained["outcome"], "out_of_reach");
     assert_eq!(explained.get("explanation"), None);
+    let note = explained["note"].as_str().unwrap();
+    assert!(note.contains("retention.events") && note.contains("not the terms"), "{note}");
+    let why = server.get(&operator, &format!("/v1/instances/{instance}/explain")).await;
+    let why = why.expect(200).json();
+    assert_eq!(why["decision"]["placed"], record["placed"], "{why}");
     let page = server.get(&operator, &format!("/decisions/{decision}")).await.expect(200).text;
-    assert!(page.contains("It can no longer be explained: the log begins at event"), "{page}");
+    assert!(page.contains("It cannot be derived again: it was based on all events"), "{page}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_is_explained_after_the_answer_to_its_request_is_no_longer_kept() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    three_nodes(&server, &operator).await;
+    let mut placed = Vec::new();
+    for memory in [1024, 2048] {
+        let one = server.post(&operator, "/v1/placements", &request(memory, 1)).await;
+        placed.push(one.expect(201).json());
+    }
+    let first = &placed[0]["instances"][0];
+    let [instance, node] = ["instance", "node"].map(|field| first[field].as_str().unwrap());
+    let other = if node == "n2" { "n3" } else { "n2" };
+    // It moves, and the answers to both requests are forgotten.
+    server.post(&operator, &format!("/v1/nodes/{node}/drain"), &json!({})).await.expect(200);
+    let path = format!("/v1/instances/{instance}");
+    common::wait_until("it has moved", async || {
+        server.get(&operator, &path).await.expect(200).json()["node"] == other
+    })
+    .await;
+    let answers = Retention { answers_s: -60, ..Retention::default() };
+    server.control.read(move |ledger| ledger.forget(&answers)).await.unwrap();
+    let why = server.get(&operator, &format!("{path}/explain")).await.expect(200).json();
+    assert_eq!(why["decision"]["id"], placed[0]["decision"]);
+    assert_eq!(why["explanation"]["explanation"]["winner"]["node"], node, "{why}");
+    assert_eq!(why["note"], format!("it was placed on {node} and has been moved to {other} since"));
+    let on_node = server.get(&operator, &format!("/v1/nodes/{other}/explain")).await.expect(200);
+    let guests = on_node.json();
+    let guests = guests["guests"].as_array().unwrap();
+    assert!(guests.iter().any(|guest| guest["decision"] == placed[0]["decision"]), "{guests:?}");
     server.stop().await;
 }
 
@@ -194,6 +272,76 @@ async fn a_past_refusal_is_explained_node_by_node() {
     let items = explained["explanation"]["items"].as_array().unwrap();
     assert_eq!(rules(&items[0]), ["node-active", "memory"]);
     assert_eq!(rules(&items[2]), ["memory"], "n3 was in service then");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistyped_names_are_hinted_at_and_a_tenant_gets_no_list() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    let tenant = server.token(Role::Tenant).await;
+    three_nodes(&server, &operator).await;
+    let facts = json!({ "traits": { "fast-disk": true }, "labels": { "tier": "gold" },
+        "zone": "north", "rack": "r1" });
+    server.send(Some(&operator), "PATCH", "/v1/nodes/n1", Some(&facts), &[]).await.expect(200);
+    server.control.wait_for_read_your_writes().await;
+    let mut wanted = request(512, 1);
+    wanted["instances"][0]["traits"] = json!({ "fsat-disk": true });
+    wanted["instances"][0]["where"] = json!("zone = east and rack = r2 and label:tier = gild");
+    let refused = async |token: &str| {
+        server.post(token, "/v1/placements", &wanted).await.expect(409).json()["hints"].clone()
+    };
+    let trait_name = "no node has the trait fsat-disk; did you mean fast-disk?";
+    let label = "no node has the label tier=gild; did you mean gold?";
+    let zone = "no node is in a zone east";
+    assert_eq!(refused(&tenant).await, json!([trait_name, label, zone]));
+    let rack = "no node is in a rack r2; did you mean r1?";
+    let zones = format!("{zone}; there are: north");
+    assert_eq!(refused(&operator).await, json!([trait_name, label, zones, rack]));
+
+    // What is true a moment later is said: names follow the nodes, or there is no hint.
+    let facts = json!({ "traits": { "fsat-disk": true } });
+    server.send(Some(&operator), "PATCH", "/v1/nodes/n1", Some(&facts), &[]).await.expect(200);
+    server.control.wait_for_read_your_writes().await;
+    assert!(!refused(&tenant).await.to_string().contains("fsat-disk"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_request_asks_for_in_vain_is_noted_with_its_answer() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    three_nodes(&server, &operator).await;
+    let policy = Policy::from_toml("name = 'plain'\n[scores]\nmemory-pack = 1\n").unwrap();
+    let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let op = Op::ActivatePolicy { name, hash, body: policy.to_json(), expect: None };
+    server.control.submit(op).await.unwrap();
+    server.control.wait_for_read_your_writes().await;
+
+    let mut wanted = request(512, 1);
+    wanted["instances"][0]["prefer"] = json!(["zone = z1"]);
+    let size = |cpu: u32, memory: u32| json!({ "cpu_milli": cpu, "memory_mib": memory });
+    let mut elastic = request(512, 1);
+    elastic["instances"][0]["elastic"] =
+        json!({ "min": size(500, 512), "max": size(1_000_000, 512) });
+    let ignored = json!({ "kind": "preference_ignored", "policy": "plain" });
+    for dry_run in [true, false] {
+        let status = if dry_run { 200 } else { 201 };
+        for (wanted, kind) in [(&wanted, "preference_ignored"), (&elastic, "growth_limited")] {
+            let mut wanted = wanted.clone();
+            wanted["dry_run"] = json!(dry_run);
+            let placed = server.post(&operator, "/v1/placements", &wanted).await.expect(status);
+            let notices = placed.json()["notices"].clone();
+            assert_eq!(notices[0]["kind"], kind, "{notices}");
+            assert_eq!(notices.as_array().unwrap().len(), 1);
+        }
+    }
+    // A refusal says it too, and a request without such a wish says nothing.
+    wanted["instances"][0]["resources"]["memory_mib"] = json!(999_999);
+    let refused = server.post(&operator, "/v1/placements", &wanted).await.expect(409).json();
+    assert_eq!(refused["refusals"][0]["notices"], json!([ignored]));
+    let plain = server.post(&operator, "/v1/placements", &request(512, 1)).await.expect(201);
+    assert_eq!(plain.json().get("notices").map_or(0, |it| it.as_array().unwrap().len()), 0);
     server.stop().await;
 }
 
@@ -247,6 +395,13 @@ async fn limits_of_pools_have_codes_of_their_own() {
     assert!(stored.status.is_success(), "{stored:?}");
     let refused = server.post(&operator, "/v1/placements", &wanted).await;
     let refused = refused.problem(409, "pool_exhausted").json();
-    assert_eq!(refused["detail"], "pool ports has no free value");
+    let few = "pool ports has no free value for every instance: 2 of 2 are free";
+    assert_eq!(refused["detail"], few);
+    wanted["instances"][0]["count"] = json!(2);
+    server.post(&operator, "/v1/placements", &wanted).await.expect(201);
+    let refused = server.post(&operator, "/v1/placements", &wanted).await;
+    let refused = refused.problem(409, "pool_exhausted").json();
+    let none = "pool ports has no free value: 2 of 2 are in use or just released";
+    assert_eq!(refused["detail"], none);
     server.stop().await;
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use berth_api::ReplayOutcome;
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions, replay};
 use berth_engine::{
-    Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Policy,
-    Timestamp,
+    Amounts, BatchMode, InstanceId, InstanceRequest, MeasuredLoad, NodeFacts, NodeId, NodeState,
+    Policy, Timestamp,
 };
 use berth_ledger::{
     Backend, ClaimKey, Decision, DecisionOutcome, Ledger, Op, Options, Retention, Text,
@@ -130,7 +130,7 @@ fn grants_and_refusals_come_out_the_same_on_a_fleet_that_changed_since() {
     ledger.forget(&few).unwrap();
     let replayed = replay(ledger, &decisions[0]).unwrap();
     assert_eq!(replayed.outcome, ReplayOutcome::OutOfReach);
-    assert!(replayed.note.contains("the log begins at event"), "{}", replayed.note);
+    assert!(replayed.note.contains("the log now begins at event"), "{}", replayed.note);
 }
 
 #[test]
@@ -255,4 +255,70 @@ fn decisions_under_load_come_out_the_same_on_postgres() {
     assert_eq!(of, 200);
     // Lanes commit in another order than the planner planned in.
     assert!(same * 100 >= of * 90, "{same} of {of}");
+}
+
+#[test]
+fn decisions_by_measured_loads_are_derived_again_whatever_was_measured_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Backend::Sqlite(folder.path().join("loads.db"));
+    let placer = placer(&backend);
+    let ledger = placer.ledger();
+    let policy = Policy::from_toml("name = 'calm'\n[scores]\nmeasured-load = 8\ncpu-pressure = 1");
+    let policy = policy.unwrap();
+    let (name, hash) = (policy.name().to_owned(), policy.hash().to_string());
+    let op = Op::ActivatePolicy { name, hash, body: policy.to_json(), expect: None };
+    ledger.administer(op).unwrap();
+    fleet(ledger, 8);
+    // Before each decision another node is the least busy.
+    let mut chosen = std::collections::BTreeSet::new();
+    for number in 0..24_u16 {
+        let load = |node: u16| MeasuredLoad {
+            cpu_permille: 50 * ((node * 7 + number * 5) % 20),
+            memory_permille: node.is_multiple_of(2).then_some(50 * ((node + number) % 20)),
+        };
+        let loads = (0..8).map(|node| (NodeId::new(&format!("n{node:02}")), Some(load(node))));
+        ledger.administer(Op::SetLoads(loads.collect())).unwrap();
+        let answer = placer.place(request(u128::from(number) + 1, 1, 256));
+        let PlaceAnswer::Granted(granted) = answer else { panic!("{answer:?}") };
+        chosen.insert(granted.grant.claims[0].node.clone());
+        if number == 12 {
+            // Facts that are stated once more do not take the load away.
+            ledger.administer(Op::put_node(facts(3, 64_000, 65_536))).unwrap();
+        }
+    }
+    assert!(chosen.len() > 3, "the loads decide: {chosen:?}");
+    let gone = (0..8).map(|node| (NodeId::new(&format!("n{node:02}")), None));
+    ledger.administer(Op::SetLoads(gone.collect())).unwrap();
+    let recorded = decisions(ledger);
+    assert_eq!(recorded.len(), 24);
+    for decision in recorded {
+        let replayed = replay(ledger, &decision).unwrap();
+        assert_eq!(replayed.outcome, ReplayOutcome::Identical, "{replayed:?}");
+    }
+    let stated = ledger.node(&NodeId::new("n03")).unwrap().unwrap().0;
+    assert_eq!(stated.load, None, "what is no longer measured is not kept");
+}
+
+/// Bytes that the refusal of one instance may take, with what was asked for. Its explanation alone has
+/// some two thousand.
+const REFUSAL_BYTES: i64 = 1200;
+
+#[test]
+fn a_refusal_is_stored_in_few_bytes_and_explained_in_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let placer = placer(&Backend::Sqlite(path.clone()));
+    fleet(placer.ledger(), 12);
+    let PlaceAnswer::NoRoom(refusals) = placer.place(request(1, 1, 99_999)) else { panic!() };
+    let hand = rusqlite::Connection::open(&path).unwrap();
+    let sql = "SELECT max(length(body)) FROM receipt WHERE chain LIKE '%-refusals' AND count = 1";
+    let bytes: i64 = hand.query_row(sql, [], |row| row.get(0)).unwrap();
+    assert!(bytes <= REFUSAL_BYTES, "{bytes} bytes");
+    let decision = decisions(placer.ledger()).remove(0);
+    let DecisionOutcome::Refused { detail: Some(detail), .. } = decision.record.outcome else {
+        panic!("{decision:?}")
+    };
+    let explained = serde_json::to_string(&refusals).unwrap();
+    assert_eq!(detail.json().unwrap(), explained);
+    assert!(explained.len() > 1500, "as long as people get: {explained}");
 }

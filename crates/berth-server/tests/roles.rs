@@ -57,10 +57,11 @@ impl World {
             _ => tenant.to_owned(),
         };
         let node = if goes { "missing" } else { node };
+        let of = if path == "/v1/tenants/{tenant}" { tenant } else { owned.tenant };
         path.replace("{id}", &id)
             .replace("{node}", node)
             .replace("{instance}", &owned.instance)
-            .replace("{tenant}", owned.tenant)
+            .replace("{tenant}", of)
             .replace("{name}", tenant)
             .replace("{env}", "prod")
             .replace("{policy}", "active")
@@ -128,6 +129,10 @@ fn body(method: &str, path: &str, tenant: Option<&str>) -> Option<Value> {
         "instances" if path.ends_with("/permit") => json!({"resources": size}),
         "instances" if path.ends_with("/bounds") => json!({"min": size, "max": size}),
         "nodes" if path.ends_with("/migrations") => json!({"id": "m", "step": "copying"}),
+        "placements" if path.ends_with("/apply") => {
+            let request = json!({"tenant": tenant, "instances": [{"resources": shape()}]});
+            json!({"request": request})
+        }
         "placements" => {
             json!({"tenant": tenant, "dry_run": true, "instances": [{"resources": shape()}]})
         }

@@ -71,6 +71,74 @@ async fn a_server_knows_who_calls_and_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_tells_its_version_database_and_readiness() {
+    let server = Server::start().await;
+    for role in Role::ALL {
+        let token = server.token(role).await;
+        let status = server.get(&token, "/v1/status").await.expect(200).json();
+        assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!((&status["database"], &status["ready"]), (&"sqlite".into(), &true.into()));
+        assert!(status["schema"].as_i64() >= Some(5), "{status}");
+    }
+    server.send(None, "GET", "/v1/status", None, &[]).await.problem(401, "not_signed_in");
+    // It still answers while it stops, and says so.
+    let admin = server.token(Role::Admin).await;
+    server.control.lifecycle.draining().cancel();
+    let status = server.get(&admin, "/v1/status").await.expect(200).json();
+    assert_eq!(
+        (&status["ready"], &status["reason"]),
+        (&false.into(), &"the server is stopping".into())
+    );
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_listed_from_either_end() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    // More than is read at once.
+    let node = |number: u32| {
+        serde_json::json!({"id": format!("n{number}"), "capacity": {
+        "cpu_milli": 8000, "memory_mib": 4096, "disk_mib": 10, "bandwidth_mbps": 0}})
+    };
+    let nodes: Vec<serde_json::Value> = (0..1500).map(node).collect();
+    server.post(&operator, "/v1/nodes/import", &nodes.into()).await.expect(200);
+    let numbers = async |query: &str| -> (Vec<i64>, Option<String>) {
+        let path = format!("/v1/events?{query}");
+        let page = server.get(&operator, &path).await.expect(200).json();
+        let items = page["items"].as_array().unwrap();
+        let next = page["next"].as_str().map(str::to_owned);
+        (items.iter().map(|event| event["seq"].as_i64().unwrap()).collect(), next)
+    };
+    let all = async |query: &str, position: &str| {
+        let (mut all, mut next) = numbers(query).await;
+        while let Some(at) = next {
+            let (page, more) = numbers(&format!("{query}&{position}={at}")).await;
+            all.extend(page);
+            next = more;
+        }
+        all
+    };
+    let oldest_first = all("limit=1000", "after").await;
+    let mut newest_first = all("limit=333&order=newest", "before").await;
+    assert!(newest_first.len() > 1500, "{}", newest_first.len());
+    newest_first.reverse();
+    assert_eq!(newest_first, oldest_first, "the same events, page by page, without a gap");
+    let after = format!("limit=1000&order=newest&after={}", oldest_first[3]);
+    let after = all(&after, "before").await;
+    assert_eq!(after.last(), oldest_first.get(4));
+    for query in ["order=newest&kinds=node", "kinds=node&limit=1000"] {
+        let (mut nodes, _) = numbers(query).await;
+        nodes.sort_unstable();
+        assert!(!nodes.is_empty() && nodes.iter().all(|seq| oldest_first.contains(seq)));
+    }
+    let before = server.get(&operator, "/v1/events?before=5").await;
+    before.problem(400, "invalid_request");
+    server.get(&operator, "/v1/events?order=random").await.problem(400, "invalid_request");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_method_that_a_path_does_not_know_is_named() {
     let server = Server::start().await;
     let reply = server.send(None, "DELETE", "/v1/audit", None, &[]).await;

@@ -130,6 +130,9 @@ fn exit_quietly_on_broken_pipe() {
 
 fn main() -> ExitCode {
     exit_quietly_on_broken_pipe();
+    if cli::answer_shell(command) {
+        return ExitCode::SUCCESS;
+    }
     let matches = command().get_matches();
     let Cli { global, command: parsed } = match Cli::from_arg_matches(&matches) {
         Ok(parsed) => parsed,

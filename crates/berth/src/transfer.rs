@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use berth_ledger::{Backend, Ledger, Options, Transfer};
 use clap::Args;
 
-use crate::cmdutil::create_private_file;
+use crate::cmdutil::{args, create_private_file};
 
 /// Options of `berth export`.
 #[derive(Args)]
@@ -17,8 +17,16 @@ pub(crate) struct Export {
     #[arg(long)]
     database_url: String,
     /// File to write, readable only by you; `-` writes to standard output.
-    #[arg(long, short, default_value = "-")]
+    #[arg(long, default_value = "-")]
     out: PathBuf,
+    /// What --out was called before.
+    #[arg(short = 'o', value_name = "FILE", hide = true, value_parser = refuse_short_out)]
+    short_out: Option<String>,
+}
+
+/// Refuses `-o`, which is the format of results everywhere else.
+fn refuse_short_out(file: &str) -> Result<String, String> {
+    Err(format!("-o is the format of results; use --out {}", args::shell_quote(file)))
 }
 
 /// Options of `berth import`.

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
-use super::value::quote;
+use berth_engine::node_selector::ExpectedInput;
+use berth_engine::node_selector::grammar::{self, Operator, quote};
+use berth_engine::suggest::closest;
+
+use super::value::Value;
 
 /// Something a node has a capacity of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Thousandths of a core.
     Cpu,
@@ -43,7 +47,7 @@ impl Resource {
 }
 
 /// One thing of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the fact of that name")]
 pub enum Attribute {
     Id,
@@ -153,47 +157,40 @@ const KEYED: [(&str, AttributeOfKey); 5] = [
     ("image", Attribute::Image),
 ];
 
-/// Why a name is no attribute.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum AttributeError {
-    /// Nothing of that name.
-    Unknown,
-    /// It needs a key.
-    NoKey(&'static str),
-    /// There is no such resource to be free or used.
-    NoResource,
-}
+impl grammar::Attribute for Attribute {
+    type Value = Value;
 
-impl Attribute {
-    /// The attribute of that name.
-    pub(super) fn by_name(name: &str) -> Result<Self, AttributeError> {
+    // Long and deep enough for a person; short enough that one cannot keep a server busy.
+    const MAX_BYTES: usize = 4096;
+    const MAX_TERMS: usize = usize::MAX;
+    const MAX_DEPTH: usize = 32;
+
+    fn by_name(name: &str) -> Result<Self, ExpectedInput> {
         let plain = |(written, others, _): &&(&str, &[&str], Self)| {
             *written == name || others.contains(&name)
         };
         if let Some((_, _, attribute)) = PLAIN.iter().find(plain) {
             return Ok(attribute.clone());
         }
-        if let Some((prefix, _)) = KEYED.iter().find(|(prefix, _)| *prefix == name) {
-            return Err(AttributeError::NoKey(prefix));
+        let (prefix, key) = name.split_once([':', '.']).unwrap_or((name, ""));
+        if let Some((prefix, with)) = KEYED.iter().find(|(known, _)| *known == prefix) {
+            let missing = || format!("{prefix} with a key, as in {prefix}:name").into();
+            return (!key.is_empty()).then(|| with(key.to_owned())).ok_or_else(missing);
         }
-        let Some((prefix, key)) = name.split_once([':', '.']) else {
-            return Err(AttributeError::Unknown);
-        };
-        let resource = || {
-            let named = Resource::ALL.into_iter().find(|resource| resource.name() == key);
-            named.ok_or(AttributeError::NoResource)
-        };
-        match (prefix, KEYED.iter().find(|(known, _)| *known == prefix)) {
-            ("used", _) => resource().map(Self::Used),
-            ("free", _) => resource().map(Self::Free),
-            (_, Some((known, _))) if key.is_empty() => Err(AttributeError::NoKey(known)),
-            (_, Some((_, with))) => Ok(with(key.to_owned())),
-            (_, None) => Err(AttributeError::Unknown),
+        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == key);
+        match (prefix, resource) {
+            ("used", Some(resource)) => return Ok(Self::Used(resource)),
+            ("free", Some(resource)) => return Ok(Self::Free(resource)),
+            _ => {}
         }
+        let accepted = match prefix {
+            "used" | "free" => format!("used. or free. with one of {}", resources(", ")),
+            _ => format!("an attribute: {}", Self::names()),
+        };
+        Err(ExpectedInput::from(accepted).or_rather(Self::suggestion(name)))
     }
 
-    /// Every name, with a key where one is needed, for messages.
-    pub(super) fn accepted() -> String {
+    fn names() -> String {
         let plain = PLAIN.iter().map(|(name, _, _)| (*name).to_owned());
         let with_resource = ["used", "free"].map(|prefix| format!("{prefix}.{}", resources("|")));
         let keyed = KEYED.iter().map(|(prefix, _)| match *prefix {
@@ -203,15 +200,44 @@ impl Attribute {
         plain.chain(with_resource).chain(keyed).collect::<Vec<_>>().join(", ")
     }
 
+    fn operators(&self) -> Vec<Operator> {
+        let mut accepted = vec![Operator::Equal, Operator::NotEqual];
+        let kind = self.kind();
+        if !matches!(kind, Kind::Word(_) | Kind::Switch) {
+            accepted.extend(Operator::ORDER);
+        }
+        if matches!(kind, Kind::Text | Kind::Version | Kind::Platform | Kind::Word(_)) {
+            accepted.push(Operator::Like);
+        }
+        accepted.push(Operator::In);
+        accepted
+    }
+
+    fn read_value(&self, text: &str, operator: Operator) -> Result<Value, ExpectedInput> {
+        Value::read(text, self, operator).map_err(|accepted| {
+            let meant = match self.kind() {
+                Kind::Word(words) => closest(&text.to_lowercase(), words.iter().copied()),
+                _ => None,
+            };
+            ExpectedInput::from(accepted).or_rather(meant.map(str::to_owned))
+        })
+    }
+
+    fn write_value(&self, value: &Value) -> String {
+        value.to_text(self.kind())
+    }
+}
+
+impl Attribute {
     /// The name that comes closest, if one comes close.
-    pub(super) fn suggestion(name: &str) -> Option<String> {
+    fn suggestion(name: &str) -> Option<String> {
         let (head, tail) = match name.split_once([':', '.']) {
             Some((head, tail)) => (head, Some(tail)),
             None => (name, None),
         };
         let Some(tail) = tail else {
             let plain = PLAIN.iter().map(|(name, _, _)| *name);
-            return closest(head, plain);
+            return closest(head, plain).map(str::to_owned);
         };
         if let "used" | "free" = head {
             let names = Resource::ALL.map(Resource::name);
@@ -219,7 +245,7 @@ impl Attribute {
         }
         let heads = KEYED.iter().map(|(prefix, _)| *prefix).chain(["used", "free"]);
         let found = closest(head, heads)?;
-        let separator = if matches!(&*found, "used" | "free") { '.' } else { ':' };
+        let separator = if matches!(found, "used" | "free") { '.' } else { ':' };
         Some(format!("{found}{separator}{tail}"))
     }
 
@@ -256,32 +282,8 @@ impl Attribute {
     }
 }
 
-pub(super) fn resources(between: &str) -> String {
+fn resources(between: &str) -> String {
     Resource::ALL.map(Resource::name).join(between)
-}
-
-/// The known word that is at most two slips away, the nearest first.
-pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let near = known.map(|name| (slips(word, name), name)).filter(|(slips, _)| *slips <= 2);
-    // A short word is within two slips of anything.
-    let fair = near.filter(|(slips, name)| slips * 2 < name.len().max(word.len()));
-    fair.min_by_key(|(slips, _)| *slips).map(|(_, name)| name.to_owned())
-}
-
-/// Letters to add, drop or change to make one word of the other.
-fn slips(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (place, known) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *known);
-            diagonal = row[place + 1];
-            row[place + 1] = changed.min(diagonal + 1).min(row[place] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 impl fmt::Display for Attribute {

@@ -2,70 +2,46 @@
 
 use std::cmp::Ordering;
 
+use berth_engine::node_selector::grammar::{Facts, Operator, fits_pattern};
 use berth_engine::{CpuCapMode, Limits, LinkState, TraitValue};
 
+use super::NodeView;
 use super::attribute::{Attribute, Resource};
 use super::value::Value;
-use super::{Comparison, Expr, NodeView, Operator};
 
-impl Expr {
-    pub(super) fn holds(&self, node: &NodeView<'_>) -> bool {
-        match self {
-            Self::All(parts) => parts.iter().all(|part| part.holds(node)),
-            Self::Any(parts) => parts.iter().any(|part| part.holds(node)),
-            Self::Not(inner) => !inner.holds(node),
-            Self::Comparison(test) => test.holds(node),
-        }
-    }
-}
-
-impl Comparison {
-    fn holds(&self, node: &NodeView<'_>) -> bool {
-        let mut values = self.values.iter();
-        match self.operator {
-            Operator::Has => self.attribute.is_present(node),
-            Operator::NotEqual => {
-                !values.any(|value| self.attribute.compares(node, Operator::Equal, value))
+impl Facts<Attribute> for NodeView<'_> {
+    fn has(&self, attribute: &Attribute) -> bool {
+        match attribute {
+            Attribute::Trait(key) => {
+                self.facts.traits.get(key).is_some_and(|value| *value != TraitValue::Bool(false))
             }
-            Operator::In => {
-                values.any(|value| self.attribute.compares(node, Operator::Equal, value))
+            Attribute::Platform | Attribute::PlatformVersion => self.facts.platform.is_some(),
+            _ => {
+                attribute.switch(self) == Some(true)
+                    || attribute.number(self).is_some()
+                    || attribute.moment(self).is_some()
+                    || !attribute.texts(self).is_empty()
             }
-            operator => values.any(|value| self.attribute.compares(node, operator, value)),
         }
     }
-}
 
-impl Operator {
-    fn accepts(self, found: Ordering) -> bool {
-        match self {
-            Self::Equal | Self::In => found == Ordering::Equal,
-            Self::NotEqual => found != Ordering::Equal,
-            Self::Below => found == Ordering::Less,
-            Self::AtMost => found != Ordering::Greater,
-            Self::Above => found == Ordering::Greater,
-            Self::AtLeast => found != Ordering::Less,
-            Self::Like | Self::Has => false,
-        }
-    }
-}
-
-impl Attribute {
-    fn compares(&self, node: &NodeView<'_>, operator: Operator, value: &Value) -> bool {
+    fn compares(&self, attribute: &Attribute, operator: Operator, value: &Value) -> bool {
         let accepts = |found: Option<Ordering>| found.is_some_and(|found| operator.accepts(found));
         match value {
             Value::Text(pattern) if operator == Operator::Like => {
-                self.texts(node).iter().any(|text| fits(pattern, text))
+                attribute.texts(self).iter().any(|text| fits_pattern(pattern, text))
             }
             Value::Text(text) => {
-                let order = if operator.is_order() { by_text } else { str::cmp };
-                self.texts(node).iter().any(|found| operator.accepts(order(found, text)))
+                let in_order = Operator::ORDER.contains(&operator);
+                let order = if in_order { by_text } else { str::cmp };
+                attribute.texts(self).iter().any(|found| operator.accepts(order(found, text)))
             }
-            Value::Switch(on) => accepts(self.switch(node).map(|found| found.cmp(on))),
-            Value::Number(number) => accepts(self.number(node).map(|found| found.cmp(number))),
-            Value::Share(ppm) => accepts(self.share(node).map(|(part, whole)| {
+            Value::Switch(on) => accepts(attribute.switch(self).map(|found| found.cmp(on))),
+            Value::Number(number) => accepts(attribute.number(self).map(|found| found.cmp(number))),
+            Value::Share(ppm) => accepts(attribute.share(self).map(|(part, whole)| {
                 (i128::from(part) * 1_000_000).cmp(&(i128::from(*ppm) * i128::from(whole)))
             })),
-            Value::Moment(from, until) => accepts(self.moment(node).map(|at| {
+            Value::Moment(from, until) => accepts(attribute.moment(self).map(|at| {
                 // A day is equal to every second in it.
                 if at < *from {
                     Ordering::Less
@@ -75,28 +51,15 @@ impl Attribute {
                     Ordering::Greater
                 }
             })),
-            Value::Age(seconds) => accepts(self.age(node).map(|age| age.cmp(seconds))),
+            Value::Age(seconds) => accepts(attribute.age(self).map(|age| age.cmp(seconds))),
             Value::Version(wanted) => {
-                accepts(node.facts.platform.map(|platform| platform.version.cmp(wanted)))
+                accepts(self.facts.platform.map(|platform| platform.version.cmp(wanted)))
             }
         }
     }
+}
 
-    fn is_present(&self, node: &NodeView<'_>) -> bool {
-        match self {
-            Self::Trait(key) => {
-                node.facts.traits.get(key).is_some_and(|value| *value != TraitValue::Bool(false))
-            }
-            Self::Platform | Self::PlatformVersion => node.facts.platform.is_some(),
-            _ => {
-                self.switch(node) == Some(true)
-                    || self.number(node).is_some()
-                    || self.moment(node).is_some()
-                    || !self.texts(node).is_empty()
-            }
-        }
-    }
-
+impl Attribute {
     /// Its value as text; several where any of them will do.
     fn texts(&self, node: &NodeView<'_>) -> Vec<String> {
         let facts = node.facts;
@@ -237,35 +200,4 @@ fn by_text(found: &str, wanted: &str) -> Ordering {
         (Ok(found), Ok(wanted)) => found.cmp(&wanted),
         _ => found.cmp(wanted),
     }
-}
-
-/// Whether a text fits a pattern in which `*` is any text and `?` any one character.
-///
-/// On a mismatch only the last star takes one more character: an earlier one need never be tried
-/// again, so this takes no more than length times length.
-fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    let mut last_star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                last_star = Some((p, t));
-                p += 1;
-            }
-            Some(&wanted) if wanted == '?' || wanted == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => match last_star {
-                None => return false,
-                Some((star, taken)) => {
-                    last_star = Some((star, taken + 1));
-                    (p, t) = (star + 1, taken + 1);
-                }
-            },
-        }
-    }
-    pattern[p..].iter().all(|rest| *rest == '*')
 }

@@ -1,14 +1,14 @@
 //! The value side of a comparison: read in the unit of its attribute, written back exactly.
 
 use berth_engine::PlatformVersion;
+use berth_engine::node_selector::grammar::{Operator, quote, read_switch};
 use jiff::tz::TimeZone;
 
-use super::Operator;
 use super::attribute::{Attribute, Kind};
 use crate::units::{self, Rounding};
 
 /// What an attribute is compared with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A text, a word or a pattern.
     Text(String),
@@ -24,27 +24,6 @@ pub enum Value {
     Age(i64),
     /// A platform version.
     Version(PlatformVersion),
-}
-
-/// Words that mean something in a selector and so must be quoted as values.
-const KEYWORDS: [&str; 5] = ["and", "or", "not", "in", "has"];
-
-/// Whether the word has a meaning of its own.
-pub(super) fn is_keyword(word: &str) -> bool {
-    KEYWORDS.iter().any(|keyword| keyword.eq_ignore_ascii_case(word))
-}
-
-/// Whether a word may hold the character without quotes.
-pub(super) fn is_plain(character: char) -> bool {
-    character.is_alphanumeric() || "-_.:/@+%*?".contains(character)
-}
-
-/// A text as it stands in a selector: plain where that reads back, else between quotes.
-pub(super) fn quote(text: &str) -> String {
-    if !text.is_empty() && text.chars().all(is_plain) && !is_keyword(text) {
-        return text.to_owned();
-    }
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 impl Value {
@@ -83,7 +62,9 @@ impl Value {
             Kind::Text => Ok(Self::Text(text.to_owned())),
             Kind::Word(words) if words.contains(&text) => Ok(Self::Text(text.to_owned())),
             Kind::Word(words) => Err(words.join(", ")),
-            Kind::Switch => switch(text).ok_or_else(|| "true or false".to_owned()),
+            Kind::Switch => {
+                read_switch(text).map(Self::Switch).ok_or_else(|| "true or false".to_owned())
+            }
             Kind::Count => {
                 text.parse().map(Self::Number).map_err(|_| match attribute.has_share() {
                     true => "a whole number, or a share, as in 80%".to_owned(),
@@ -130,14 +111,6 @@ impl Value {
 }
 
 const DATES: &str = "a date, as in 20260101, 2026-01-01 or 2026-01-01T12:00:00Z";
-
-fn switch(text: &str) -> Option<Value> {
-    match text {
-        "true" | "yes" | "on" => Some(Value::Switch(true)),
-        "false" | "no" | "off" => Some(Value::Switch(false)),
-        _ => None,
-    }
-}
 
 /// A percentage without its sign, in parts per million; at most 1000 %.
 fn share(number: &str) -> Option<u64> {

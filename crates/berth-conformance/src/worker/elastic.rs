@@ -41,6 +41,7 @@ impl Server {
             whole_units: false,
             rigid_while_moving: false,
             watermark: WatermarkRule::default(),
+            host_cpu_milli: None,
         };
         match self.ledger().call(Op::Permit(asked)) {
             Ok(Answer::Permit(answer)) => match *answer {

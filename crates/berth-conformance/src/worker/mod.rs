@@ -157,7 +157,7 @@ impl Server {
             PlaceAnswer::NoRoom(refusals) => {
                 Outcome::NoRoom(serde_json::to_value(&refusals).unwrap_or_default())
             }
-            PlaceAnswer::Refused(by) => Outcome::Refused(by.code().to_owned()),
+            PlaceAnswer::Refused(by, _) => Outcome::Refused(by.code().to_owned()),
             PlaceAnswer::Contended(conflict) => contended(&conflict),
             PlaceAnswer::Invalid(invalid) => Outcome::Invalid(invalid.to_string()),
             PlaceAnswer::Busy => Outcome::Unknown("the tenant has too many requests".to_owned()),

@@ -180,8 +180,13 @@ impl Soak<'_> {
         let mut request = model.request.clone();
         request.resources = model.held.amounts;
         let (fence, to) = (Some(model.held.fence), self.server.planned(&request, &node));
-        let answer =
-            self.server.ledger().relocate(Move { request_id, fence, to, restart: false })?;
+        let answer = self.server.ledger().relocate(Move {
+            request_id,
+            fence,
+            to,
+            restart: false,
+            guard: None,
+        })?;
         self.follow(instance, answer, "move")
     }
 
@@ -215,6 +220,7 @@ impl Soak<'_> {
             fence: None,
             amounts,
             cpu_hard: true,
+            host_cpu_milli: None,
         })?;
         if let Ok(standing) = &answer
             && standing.amounts != amounts

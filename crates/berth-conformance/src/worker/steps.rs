@@ -68,6 +68,7 @@ impl Server {
                 known(self.ledger().administer(cordon), |outcome| match outcome {
                     Outcome::Done | Outcome::Unchanged => StepOutcome::Done,
                     Outcome::Impossible(why) => StepOutcome::Unknown(why),
+                    Outcome::TenantRemoving(tenant) => StepOutcome::Unknown(tenant.to_string()),
                     Outcome::Stale { current } => StepOutcome::Unknown(format!("at {current:?}")),
                 })
             }
@@ -103,7 +104,13 @@ impl Server {
     fn relocate(&self, ask: &MoveTask) -> StepOutcome {
         let to = self.planned(&ask.instance, &ask.node);
         let request_id = Text::from(ask.request_id.as_str());
-        step_outcome(self.ledger().relocate(Move { request_id, fence: None, to, restart: false }))
+        step_outcome(self.ledger().relocate(Move {
+            request_id,
+            fence: None,
+            to,
+            restart: false,
+            guard: None,
+        }))
     }
 
     /// Moves an instance to and fro, to be killed in the middle of it.

@@ -99,7 +99,7 @@ pub(crate) fn one_request_from_everywhere(fixture: &Fixture) {
     assert_clean(fixture);
 }
 
-/// Whoever comes second finds the room taken, by the very claim it asks for.
+/// The one that comes second finds the room taken, by the very claim it asks for.
 pub(crate) fn one_request_for_the_last_place(fixture: &Fixture) {
     fixture.put_node(Fixture::facts("only", 1_000_000, 1024, "r")).unwrap();
     let mut pool = pool(fixture);

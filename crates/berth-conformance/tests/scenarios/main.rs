@@ -64,7 +64,7 @@ conformance! {
     at_most_two_in_a_rack => crate::groups::at_most_two_in_a_rack;
     /// Scenario 6.
     a_group_stays_together => crate::groups::a_group_stays_together;
-    /// Beside scenarios 5 and 6: rules about others' tags.
+    /// In addition to scenarios 5 and 6: rules about others' tags.
     rules_about_tags_hold => crate::groups::rules_about_tags_hold;
     /// Scenario 7.
     crossing_moves => crate::moves::crossing_moves;

@@ -4,41 +4,79 @@
 //! own, so that a long list never delays a decision. It decides nothing: it may be a moment old, and
 //! the ledger's guards check whatever is written because of it.
 
+mod entries;
 mod locality;
+#[cfg(test)]
+mod order_tests;
 mod state;
 mod state_message;
+#[cfg(test)]
+mod tests;
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use berth_engine::{NodeId, Policy};
-use berth_ledger::{EventBody, Micros, SnapshotItem, Text};
+use berth_api::name_hints::Names;
+use berth_engine::{NodeFacts, NodeId, Policy};
+use berth_ledger::{CommitRecord, EventBody, Micros, Text};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{oneshot, watch};
 
-pub use state::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
+pub use entries::{ClaimEntry, MemberEntry, NodeEntry};
+pub use state::CatalogState;
 
+use crate::applied_from_log::AppliedFromLog;
 use crate::documents::DocumentChange;
-use crate::workload::WorkloadKey;
+use crate::metrics::Metrics;
+use crate::supervision::{Supervisor, ThreadMonitor, ThreadWork};
+use crate::workload::{CrashHistories, WorkloadKey};
 pub use locality::LocalityKey;
 
-/// An update of the catalogue. Updates come in the order in which things happened.
+/// An update of the catalogue. None of them waits for the planner: own commits come from the writers, and
+/// the log from its reader.
 pub enum CatalogUpdate {
-    /// A snapshot begins.
-    Begin,
-    /// One thing of a snapshot.
-    Load(SnapshotItem),
-    /// The snapshot is complete.
-    Loaded,
-    /// What happened.
-    Events(Micros, Vec<EventBody>),
+    /// A snapshot, which replaces what is here. Reports of all commits that are in it came before it.
+    Replace(Box<CatalogState>),
+    /// What this server committed, as soon as that is known.
+    Committed(Arc<CommitRecord>),
+    /// Part of the log, in order.
+    Log(Vec<LogSegment>),
     /// When agents were last heard, by any server.
     Heartbeats(Vec<(NodeId, i64)>),
-    /// The log has been read to its end.
-    EndOfLog,
-    /// Answered when everything before it is in the catalogue.
+    /// The log has been read to its end, or cannot be read further for now.
+    PassEnded,
+    /// What is gone by now cannot come up again.
+    TombstonesPassed,
+    /// Answered when everything that this server committed before it is in the catalogue.
     Barrier(oneshot::Sender<()>),
+}
+
+/// What one transaction wrote, from the log.
+#[derive(Clone, Debug)]
+pub struct LogSegment {
+    /// When.
+    pub at: Micros,
+    /// The writer's chain.
+    pub origin: Text,
+    /// Whether it is one of this server's own.
+    pub is_own: bool,
+    /// What happened.
+    pub events: Vec<EventBody>,
+}
+
+/// Where the catalogue's thread is in reports and log.
+#[derive(Default)]
+struct Progress {
+    is_loaded: bool,
+    /// Whether own segments come from the log as well.
+    reads_own_log: bool,
+    applied_from_log: AppliedFromLog,
+    /// Whether a snapshot took the place of reports that were newer: they come again with the log.
+    is_behind: bool,
+    /// Barriers that wait for that.
+    held: Vec<oneshot::Sender<()>>,
 }
 
 /// The copy for readers.
@@ -55,14 +93,31 @@ pub struct Catalog {
     dirty: Mutex<FxHashSet<WorkloadKey>>,
     /// Rises whenever there are any.
     dirty_version: watch::Sender<u64>,
+    /// Events that were written on behalf of each tenant, and not asked for yet.
+    written: Mutex<FxHashMap<String, usize>>,
+    /// Names of traits, labels and the like that nodes have.
+    names: Mutex<Option<NodeNames>>,
 }
+
+/// The names that nodes had at some version of their facts.
+struct NodeNames {
+    facts_version: u64,
+    collected_at: Instant,
+    names: Arc<Names>,
+}
+
+/// How often names are collected at most: it takes a look at every node.
+const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Catalog {
     /// An empty catalogue, the sender of its updates, and changes of documents.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start() -> std::io::Result<(
+    pub fn start(
+        supervisor: &Arc<Supervisor>,
+        metrics: Option<Arc<Metrics>>,
+    ) -> std::io::Result<(
         Arc<Self>,
         Sender<CatalogUpdate>,
         tokio::sync::mpsc::UnboundedReceiver<DocumentChange>,
@@ -75,13 +130,16 @@ impl Catalog {
             policy: ArcSwapOption::empty(),
             documents,
             dirty: Mutex::default(),
+            written: Mutex::default(),
+            names: Mutex::default(),
             dirty_version: watch::Sender::new(0),
         });
         let (sender, receiver) = mpsc::channel();
         let kept = Arc::clone(&catalog);
+        let monitor = supervisor.monitor("catalog", ThreadWork::Computes, metrics);
         std::thread::Builder::new()
             .name("catalog".to_owned())
-            .spawn(move || kept.run(&receiver))?;
+            .spawn(move || kept.run(&receiver, &monitor))?;
         Ok((catalog, sender, changed))
     }
 
@@ -94,6 +152,32 @@ impl Catalog {
     #[must_use]
     pub fn policy(&self) -> Option<Arc<Policy>> {
         self.policy.load_full()
+    }
+
+    /// The names that nodes have now; none while nodes change faster than names are collected.
+    #[must_use]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "only how often names are collected depends on it"
+    )]
+    pub fn node_names(&self) -> Option<Arc<Names>> {
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let catalog = self.read();
+        let facts_version = catalog.facts_version;
+        match &*known {
+            Some(known) if known.facts_version == facts_version => {
+                return Some(Arc::clone(&known.names));
+            }
+            Some(known) if known.collected_at.elapsed() < NAMES_INTERVAL => return None,
+            Some(_) | None => {}
+        }
+        let facts: Vec<Arc<NodeFacts>> =
+            catalog.nodes.values().map(|node| Arc::clone(&node.facts)).collect();
+        drop(catalog);
+        let names = Arc::new(Names::of_nodes(facts.iter().map(|facts| &**facts)));
+        let collected_at = Instant::now();
+        *known = Some(NodeNames { facts_version, collected_at, names: Arc::clone(&names) });
+        Some(names)
     }
 
     /// Changes whenever something may have made room: a release, a node.
@@ -112,67 +196,109 @@ impl Catalog {
 
     /// Records that a node's agent was heard.
     pub(crate) fn record_heartbeat(&self, node: &NodeId, at: i64) {
-        self.catalog.write().unwrap_or_else(PoisonError::into_inner).record_heartbeat(node, at);
+        self.read().record_heartbeat(node, at);
     }
 
-    fn run(&self, notes: &Receiver<CatalogUpdate>) {
-        // A snapshot replaces the current state only when it is complete.
-        let mut fresh: Option<CatalogState> = None;
-        let mut is_reload = false;
-        while let Ok(first) = notes.recv() {
-            let mut barriers = Vec::new();
-            let mut changes = state::ChangeSet::default();
-            let mut room = false;
-            {
-                let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-                // A bounded number under one lock, so that readers are not blocked for long.
-                for note in std::iter::once(first).chain(notes.try_iter().take(64)) {
-                    match note {
-                        CatalogUpdate::Begin => fresh = Some(CatalogState::default()),
-                        CatalogUpdate::Load(item) => {
-                            if let Some(fresh) = &mut fresh {
-                                fresh.load(item);
-                            }
-                        }
-                        CatalogUpdate::Loaded => {
-                            if let Some(fresh) = fresh.take() {
-                                catalog.replace(fresh);
-                            }
-                            // The caches are loaded by themselves when the server starts.
-                            if std::mem::replace(&mut is_reload, true) {
-                                let _ = self.documents.send(DocumentChange::Reloaded);
-                            }
-                            changes.workloads.extend(catalog.workloads.keys().cloned());
-                            room = true;
-                        }
-                        CatalogUpdate::Events(at, events) => {
-                            for event in events {
-                                room |= makes_room(&event);
-                                self.forward_document_change(&event);
-                                catalog.apply(at, event, &mut changes);
-                            }
-                        }
-                        CatalogUpdate::Heartbeats(heard) => {
-                            for (node, at) in heard {
-                                catalog.record_heartbeat(&node, at);
-                            }
-                        }
-                        CatalogUpdate::EndOfLog => catalog.rotate_tombstones(),
-                        CatalogUpdate::Barrier(reached) => barriers.push(reached),
-                    }
-                }
-                room |= changes.made_room;
-                if room {
-                    self.policy.store(catalog.policy.clone());
-                }
-            }
-            self.notify_watchers(&changes.nodes, room);
-            self.mark_dirty(changes.workloads);
-            for reached in barriers {
-                // The caller may have stopped waiting.
-                let _ = reached.send(());
+    /// Takes in how often members of a workload ended, as the ledger has it.
+    pub(crate) fn merge_crashes(&self, key: &WorkloadKey, stored: &CrashHistories) {
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        catalog.crashes.entry(key.clone()).or_default().merge(stored);
+    }
+
+    fn run(&self, updates: &Receiver<CatalogUpdate>, monitor: &ThreadMonitor) {
+        let mut progress = Progress::default();
+        while let Ok(first) = updates.recv() {
+            monitor.begin();
+            // A bounded number under one lock, so that readers are not blocked for long.
+            let updates = std::iter::once(first).chain(updates.try_iter().take(64));
+            let applied = monitor.guard(|| self.apply_updates(updates, &mut progress));
+            monitor.idle();
+            if applied.is_err() {
+                // What it worked on is half applied.
+                monitor.supervisor().request_reload();
             }
         }
+        monitor.stop();
+    }
+
+    fn apply_updates(&self, updates: impl Iterator<Item = CatalogUpdate>, progress: &mut Progress) {
+        let (mut reached, mut replaced) = (Vec::new(), Vec::new());
+        let mut changes = state::ChangeSet::default();
+        let mut room = false;
+        {
+            let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+            let mut apply = |catalog: &mut CatalogState, at, events: Vec<EventBody>| {
+                for event in events {
+                    room |= makes_room(&event);
+                    self.forward_document_change(&event);
+                    catalog.apply(at, event, &mut changes);
+                }
+            };
+            for update in updates {
+                match update {
+                    CatalogUpdate::Replace(fresh) => {
+                        replaced.push(catalog.replace(*fresh));
+                        progress.replaced();
+                    }
+                    CatalogUpdate::Committed(report) => {
+                        if !progress.is_applied(&report) {
+                            let report = Arc::unwrap_or_clone(report);
+                            apply(&mut catalog, report.at, report.events);
+                        }
+                    }
+                    CatalogUpdate::Log(segments) => {
+                        progress.note_segments(&segments);
+                        for segment in segments {
+                            apply(&mut catalog, segment.at, segment.events);
+                        }
+                    }
+                    CatalogUpdate::Heartbeats(heard) => {
+                        for (node, at) in heard {
+                            catalog.record_heartbeat(&node, at);
+                        }
+                    }
+                    CatalogUpdate::PassEnded => reached.append(&mut progress.pass_ended()),
+                    CatalogUpdate::TombstonesPassed => catalog.rotate_tombstones(),
+                    CatalogUpdate::Barrier(barrier) if progress.is_behind => {
+                        progress.held.push(barrier);
+                    }
+                    CatalogUpdate::Barrier(barrier) => reached.push(barrier),
+                }
+            }
+            room |= changes.made_room || !replaced.is_empty();
+            if room {
+                self.policy.store(catalog.policy.clone());
+            }
+            if !replaced.is_empty() {
+                changes.workloads.extend(catalog.workloads.keys().cloned());
+            }
+        }
+        // The caches are loaded by themselves when the server starts.
+        if !replaced.is_empty() && std::mem::replace(&mut progress.is_loaded, true) {
+            let _ = self.documents.send(DocumentChange::Reloaded);
+        }
+        self.count_written(changes.written);
+        self.notify_watchers(&changes.nodes, room);
+        self.mark_dirty(changes.workloads);
+        for barrier in reached {
+            // The caller may have stopped waiting.
+            let _ = barrier.send(());
+        }
+        // It takes a while to free a whole fleet: nobody waits for that.
+        drop(replaced);
+    }
+
+    fn count_written(&self, events: FxHashMap<String, usize>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for (tenant, count) in events {
+            *written.entry(tenant).or_default() += count;
+        }
+    }
+
+    /// How many events about its instances were written on behalf of a tenant since this was last asked, by any server.
+    pub(crate) fn take_events_written(&self, tenant: &str) -> usize {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.remove(tenant).unwrap_or(0)
     }
 
     /// Has workloads reconciled.
@@ -218,6 +344,34 @@ impl Catalog {
     }
 }
 
+impl Progress {
+    /// Whether the log delivered what a writer reports now.
+    fn is_applied(&mut self, report: &CommitRecord) -> bool {
+        self.reads_own_log && self.applied_from_log.note_report(report)
+    }
+
+    fn note_segments(&mut self, segments: &[LogSegment]) {
+        self.reads_own_log = true;
+        for segment in segments.iter().filter(|segment| segment.is_own) {
+            self.applied_from_log.note_segment(&segment.origin, segment.at);
+        }
+    }
+
+    /// A snapshot took the place of everything. Nothing can have been committed here before the first one.
+    fn replaced(&mut self) {
+        self.is_behind = self.is_loaded;
+        self.reads_own_log = self.is_loaded;
+        self.applied_from_log = AppliedFromLog::default();
+    }
+
+    /// The log has been read as far as it can be. If that is not to its end, the database does not answer:
+    /// readers then get what is here.
+    fn pass_ended(&mut self) -> Vec<oneshot::Sender<()>> {
+        self.is_behind = false;
+        std::mem::take(&mut self.held)
+    }
+}
+
 fn makes_room(event: &EventBody) -> bool {
     matches!(
         event,
@@ -227,6 +381,8 @@ fn makes_room(event: &EventBody) -> bool {
             | EventBody::NodeState { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
+            | EventBody::TenantRemoving { .. }
+            | EventBody::TenantRemoved { .. }
             | EventBody::VolumeChanged { .. }
             | EventBody::GroupChanged { .. }
             | EventBody::SecretsChanged { .. }

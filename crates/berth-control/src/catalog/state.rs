@@ -5,93 +5,16 @@ use std::sync::Arc;
 
 use berth_engine::elastic::Permit;
 use berth_engine::{
-    Amounts, Group, InstanceRequest, NodeFacts, NodeId, NodeState, Policy, Room, Volume,
+    Amounts, Group, InstanceRequest, MeasuredLoad, NodeFacts, NodeId, NodeState, Policy, Room,
+    Volume,
 };
 use berth_ledger::{
-    Allocation, Claim, ClaimKey, ClaimState, EventBody, HeldValue, Micros, Role, Slot,
-    SnapshotItem, Spec, Text,
+    Allocation, Claim, ClaimKey, ClaimState, EventBody, Micros, Role, SnapshotItem, Spec, Text,
 };
 use rustc_hash::FxHashMap;
 
-use crate::workload::{CrashHistory, Definition, WorkloadKey};
-
-/// A claim as readers see it.
-#[derive(Clone, Debug)]
-pub struct ClaimEntry {
-    /// Which.
-    pub key: ClaimKey,
-    /// The node.
-    pub node: NodeId,
-    /// Where it stands.
-    pub state: ClaimState,
-    /// Its fence.
-    pub fence: i64,
-    /// Its lease, while held.
-    pub lease_until: Option<Micros>,
-    /// What it is charged.
-    pub amounts: Amounts,
-    /// Its name.
-    pub name: Option<Text>,
-    /// What it asked for, shared by all of its class; id and name are not in it.
-    pub request: Arc<InstanceRequest>,
-    /// Values held from pools.
-    pub values: Vec<HeldValue>,
-    /// When it was granted.
-    pub created_at: Micros,
-    /// Its slot in its workload.
-    pub slot: Option<Slot>,
-    /// How large it may be, if it is elastic.
-    pub permit: Option<Permit>,
-}
-
-impl ClaimEntry {
-    /// The workload that it is a member of.
-    #[must_use]
-    pub fn workload(&self) -> Option<WorkloadKey> {
-        let workload = self.request.workload.as_deref().filter(|_| self.slot.is_some())?;
-        Some((Text::from(self.request.tenant.as_str()), Text::from(workload)))
-    }
-}
-
-/// A member of a workload, as much of its claim as its workload is judged by: a hundred thousand of
-/// them are looked at in one pass.
-#[derive(Clone, Debug)]
-pub struct MemberEntry {
-    /// Its claim.
-    pub key: ClaimKey,
-    /// The node.
-    pub node: NodeId,
-    /// Its slot.
-    pub slot: Slot,
-    /// Its claim's fence.
-    pub fence: i64,
-    /// Its claim's state.
-    pub state: ClaimState,
-}
-
-impl MemberEntry {
-    /// An instance that moves has a second claim, which is no second member.
-    fn of(claim: &ClaimEntry) -> Option<Self> {
-        let slot = claim.slot.filter(|_| claim.key.role == Role::Primary)?;
-        let (key, node) = (claim.key, claim.node.clone());
-        Some(Self { key, node, slot, fence: claim.fence, state: claim.state })
-    }
-}
-
-/// A node as readers see it.
-#[derive(Clone, Debug)]
-pub struct NodeEntry {
-    /// What is stated of it.
-    pub facts: Arc<NodeFacts>,
-    /// The generation of its facts.
-    pub generation: i64,
-    /// When its agent was last heard, in whole seconds.
-    pub heard_at: i64,
-    /// Its use and limits.
-    pub room: Room,
-    /// What is on it.
-    pub claims: BTreeSet<ClaimKey>,
-}
+use super::entries::{ClaimEntry, Heartbeat, MemberEntry, NodeEntry};
+use crate::workload::{CrashHistories, CrashHistory, Definition, WorkloadKey};
 
 /// Requests as parsed before, by their stored text; a million claims share a few.
 const SPECS: usize = 4096;
@@ -105,10 +28,16 @@ pub(super) struct ChangeSet {
     pub(super) workloads: Vec<WorkloadKey>,
     /// Whether an instance shrank.
     pub(super) made_room: bool,
+    /// How many events were about instances of each tenant.
+    pub(super) written: FxHashMap<String, usize>,
 }
 
 impl ChangeSet {
     fn claim(&mut self, claim: &ClaimEntry) {
+        match self.written.get_mut(&claim.request.tenant) {
+            Some(count) => *count += 1,
+            None => drop(self.written.insert(claim.request.tenant.clone(), 1)),
+        }
         self.nodes.push(claim.node.clone());
         self.workloads.extend(claim.workload());
     }
@@ -119,6 +48,8 @@ impl ChangeSet {
 pub struct CatalogState {
     /// Nodes, by id.
     pub nodes: BTreeMap<NodeId, NodeEntry>,
+    /// Rises when the facts of a node change, or a node goes.
+    pub(super) facts_version: u64,
     /// Claims, by instance and role.
     pub claims: BTreeMap<ClaimKey, Arc<ClaimEntry>>,
     /// Claims of each tenant.
@@ -136,7 +67,7 @@ pub struct CatalogState {
     /// Claims with a slot, by the workload they are members of.
     pub members: FxHashMap<WorkloadKey, Vec<MemberEntry>>,
     /// Members that ended without a release.
-    pub crashes: FxHashMap<WorkloadKey, CrashHistory>,
+    pub crashes: FxHashMap<WorkloadKey, CrashHistories>,
     /// The current version of each environment's secrets, by tenant, absent for those without one,
     /// and environment.
     pub secrets: BTreeMap<(Option<Text>, Text), Text>,
@@ -154,15 +85,16 @@ impl CatalogState {
         catalog
     }
 
-    /// Replaces everything by a snapshot; tombstones are kept.
-    pub(super) fn replace(&mut self, fresh: Self) {
+    /// Replaces everything by a snapshot; tombstones are kept. Returns what was here.
+    pub(super) fn replace(&mut self, fresh: Self) -> Self {
         let (gone, crashes) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.crashes));
-        *self = Self { gone, crashes, ..fresh };
+        let facts_version = self.facts_version + 1;
+        std::mem::replace(self, Self { gone, crashes, facts_version, ..fresh })
     }
 
-    pub(super) fn record_heartbeat(&mut self, node: &NodeId, at: i64) {
-        if let Some(entry) = self.nodes.get_mut(node) {
-            entry.heard_at = entry.heard_at.max(at);
+    pub(super) fn record_heartbeat(&self, node: &NodeId, at: i64) {
+        if let Some(entry) = self.nodes.get(node) {
+            entry.heartbeat.record(at);
         }
     }
 
@@ -172,7 +104,7 @@ impl CatalogState {
         *old = std::mem::take(fresh);
     }
 
-    pub(super) fn load(&mut self, item: SnapshotItem) {
+    pub(crate) fn load(&mut self, item: SnapshotItem) {
         match item {
             SnapshotItem::Policy(_, _, body) => self.set_policy(&body),
             SnapshotItem::Group(group) => drop(self.groups.insert(group.id.clone(), group)),
@@ -193,6 +125,7 @@ impl CatalogState {
     }
 
     fn put_node(&mut self, facts: NodeFacts, generation: i64) {
+        self.facts_version += 1;
         let mut room = Room::of(&facts);
         let id = facts.id.clone();
         let heard_at = facts.heartbeat_at.0;
@@ -203,12 +136,13 @@ impl CatalogState {
             }
             room.used = entry.room.used;
             (entry.room, entry.generation) = (room, generation);
-            entry.heard_at = entry.heard_at.max(heard_at);
+            entry.heartbeat.record(heard_at);
             entry.facts = Arc::new(facts);
             return;
         }
         let (facts, claims) = (Arc::new(facts), BTreeSet::new());
-        self.nodes.insert(id, NodeEntry { facts, generation, heard_at, room, claims });
+        let heartbeat = Heartbeat::new(heard_at);
+        self.nodes.insert(id, NodeEntry { facts, generation, heartbeat, room, claims });
     }
 
     fn request(&mut self, spec: &Spec) -> Option<Arc<InstanceRequest>> {
@@ -318,14 +252,7 @@ impl CatalogState {
 
     fn define(&mut self, row: &berth_ledger::Workload) {
         match Definition::read(row) {
-            Ok(found) => {
-                let revision = found.body.revision;
-                let before = self.workloads.insert(found.key.clone(), Arc::new(found));
-                // What kept ending before need not end now.
-                if let Some(before) = before.filter(|before| before.body.revision != revision) {
-                    self.crashes.remove(&before.key);
-                }
-            }
+            Ok(found) => drop(self.workloads.insert(found.key.clone(), Arc::new(found))),
             Err(error) => {
                 let (tenant, name) = (&row.tenant, &row.name);
                 tracing::error!(%error, tenant, name, "a stored workload cannot be read");
@@ -346,15 +273,20 @@ impl CatalogState {
                     }
                 });
             }
-            EventBody::Resized { instance_id, role, resources, .. } => {
-                self.resized(ClaimKey { instance: instance_id, role }, resources, changes);
+            EventBody::Resized { instance_id, role, fence, resources, .. } => {
+                self.resized(ClaimKey { instance: instance_id, role }, fence, resources, changes);
             }
             EventBody::Permit { instance_id, fence, resources, permit, .. } => {
-                self.permitted(ClaimKey::primary(instance_id), fence, resources, *permit, changes);
-            }
-            EventBody::Bounds { instance_id, resources, permit, min, max, .. } => {
                 let key = ClaimKey::primary(instance_id);
-                self.rebound(key, resources, *permit, (min, max), changes);
+                self.permitted(key, fence, resources, *permit, changes);
+            }
+            EventBody::Bounds { instance_id, fence, resources, permit, min, max, .. } => {
+                let key = ClaimKey::primary(instance_id);
+                // Events of earlier releases have no fence.
+                let fence = fence.or_else(|| Some(self.claims.get(&key)?.fence));
+                if fence.is_some_and(|it| self.permitted(key, it, resources, *permit, changes)) {
+                    self.rebound(key, min, max);
+                }
             }
             EventBody::Released { instance_id, role, fence, reason, .. } => {
                 let key = ClaimKey { instance: instance_id, role };
@@ -365,13 +297,11 @@ impl CatalogState {
                 self.put_node(*facts, constraint_gen);
             }
             EventBody::NodeState { node_id, state, constraint_gen, reason } => {
-                self.set_state(&node_id, state, reason, constraint_gen);
+                self.set_state(at, &node_id, state, reason, constraint_gen);
                 self.touch_node(&node_id, changes);
             }
-            EventBody::NodeRemoved { node_id } => {
-                self.nodes.remove(&node_id);
-                changes.nodes.push(node_id);
-            }
+            EventBody::NodeLoad { node_id, load } => self.set_load(&node_id, load),
+            EventBody::NodeRemoved { node_id } => self.node_removed(node_id, changes),
             EventBody::GroupChanged { group } => {
                 self.groups.insert(group.id.clone(), group);
             }
@@ -382,28 +312,45 @@ impl CatalogState {
             EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
             EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
             EventBody::WorkloadChanged { tenant, name, workload, .. } => {
-                let key = (tenant, name);
-                match workload {
-                    Some(workload) => self.define(&workload),
-                    None => {
-                        self.workloads.remove(&key);
-                        self.crashes.remove(&key);
-                    }
-                }
-                changes.workloads.push(key);
+                self.workload_changed((tenant, name), workload.as_deref(), changes);
             }
             EventBody::SecretsChanged { tenant, env, version } => {
-                self.set_secrets((tenant, env), version);
+                self.set_secrets((tenant, env), version)
             }
             EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
+            | EventBody::TenantRemoving { .. }
+            | EventBody::TenantRemoved { .. }
             | EventBody::SchedulingFailed { .. }
             | EventBody::SchedulingRecovered { .. }
             | EventBody::ReportRefused { .. }
+            | EventBody::PolicyQuarantined { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
+    }
+
+    fn node_removed(&mut self, node: NodeId, changes: &mut ChangeSet) {
+        self.nodes.remove(&node);
+        self.facts_version += 1;
+        changes.nodes.push(node);
+    }
+
+    fn workload_changed(
+        &mut self,
+        key: WorkloadKey,
+        workload: Option<&berth_ledger::Workload>,
+        changes: &mut ChangeSet,
+    ) {
+        match workload {
+            Some(workload) => self.define(workload),
+            None => {
+                self.workloads.remove(&key);
+                self.crashes.remove(&key);
+            }
+        }
+        changes.workloads.push(key);
     }
 
     fn set_secrets(&mut self, key: (Option<Text>, Text), version: Option<Text>) {
@@ -477,13 +424,22 @@ impl CatalogState {
         self.put_claim(entry);
     }
 
-    fn resized(&mut self, key: ClaimKey, resources: Amounts, changes: &mut ChangeSet) {
-        let Some(claim) = self.claims.get(&key) else { return };
+    fn resized(
+        &mut self,
+        key: ClaimKey,
+        fence: Option<i64>,
+        resources: Amounts,
+        changes: &mut ChangeSet,
+    ) {
+        let is_same = |claim: &&Arc<ClaimEntry>| fence.is_none_or(|fence| claim.fence == fence);
+        let Some(claim) = self.claims.get(&key).filter(is_same) else { return };
         changes.claim(claim);
         let entry = ClaimEntry { amounts: resources, ..ClaimEntry::clone(claim) };
         self.put_claim(entry);
     }
 
+    /// Takes in a permit, and returns whether it is of the claim that is here, and no older than the
+    /// one that is known.
     fn permitted(
         &mut self,
         key: ClaimKey,
@@ -491,13 +447,13 @@ impl CatalogState {
         resources: Amounts,
         permit: Permit,
         changes: &mut ChangeSet,
-    ) {
+    ) -> bool {
         let Some(claim) = self.claims.get_mut(&key).filter(|claim| claim.fence == fence) else {
-            return;
+            return false;
         };
         // Events may come twice, and the second time late.
         if claim.permit.is_some_and(|known| known.seq > permit.seq) {
-            return;
+            return false;
         }
         changes.claim(claim);
         let before = claim.amounts;
@@ -509,18 +465,10 @@ impl CatalogState {
             node.room.used.charge(&before, claim.request.cpu_capped, -1);
             node.room.used.charge(&resources, claim.request.cpu_capped, 1);
         }
+        true
     }
 
-    fn rebound(
-        &mut self,
-        key: ClaimKey,
-        resources: Amounts,
-        permit: Permit,
-        (min, max): (Amounts, Amounts),
-        changes: &mut ChangeSet,
-    ) {
-        let Some(fence) = self.claims.get(&key).map(|claim| claim.fence) else { return };
-        self.permitted(key, fence, resources, permit, changes);
+    fn rebound(&mut self, key: ClaimKey, min: Amounts, max: Amounts) {
         if let Some(claim) = self.claims.get_mut(&key) {
             let request = Arc::make_mut(&mut Arc::make_mut(claim).request);
             if let Some(elastic) = request.elastic.as_mut() {
@@ -551,23 +499,40 @@ impl CatalogState {
         }
         self.record_crash(at, &claim, reason);
         changes.claim(&claim);
+        if key.role == Role::MigrationSource
+            && let Some(moved) = self.claims.get(&ClaimKey::primary(key.instance))
+        {
+            // It may be started there now.
+            changes.nodes.push(moved.node.clone());
+        }
+    }
+
+    /// Whether an instance is placed and must not be started yet: it may still run in the place that it
+    /// left.
+    #[must_use]
+    pub fn awaits_stop_elsewhere(&self, claim: &ClaimEntry) -> bool {
+        claim.key.role == Role::Primary
+            && claim.state == ClaimState::Binding
+            && self.claims.contains_key(&ClaimKey::source(claim.key.instance))
     }
 
     /// Records a member that ended without a release.
     fn record_crash(&mut self, at: Micros, claim: &ClaimEntry, reason: &str) {
         let is_planned =
             claim.state == ClaimState::Releasing || crate::workload::is_planned_release(reason);
-        let Some(workload) = claim.workload().filter(|_| !is_planned) else { return };
+        let member = claim.workload().zip(claim.slot).filter(|_| !is_planned);
+        let Some((workload, slot)) = member else { return };
+        let crashes = self.crashes.entry(workload).or_default();
         if at.0 > claim.created_at.plus_seconds(CrashHistory::FORGOTTEN_AFTER_S).0 {
-            // What ran for long is no crash loop when it ends.
-            self.crashes.remove(&workload);
-            return;
+            crashes.clear(slot.revision);
+        } else {
+            crashes.add(slot.revision, at);
         }
-        self.crashes.entry(workload).or_default().add(at);
     }
 
     fn set_state(
         &mut self,
+        at: Micros,
         node: &NodeId,
         state: NodeState,
         reason: Option<Text>,
@@ -577,9 +542,22 @@ impl CatalogState {
             && entry.generation <= generation
         {
             entry.generation = generation;
+            // The server that brought it back has heard it. The heartbeat gets here later than the
+            // event, and until then the node would be found silent once more.
+            if entry.facts.state == NodeState::Lost
+                && matches!(state, NodeState::Active | NodeState::Degraded)
+            {
+                entry.heartbeat.record(at.seconds());
+            }
             let facts = Arc::make_mut(&mut entry.facts);
             facts.state = state;
             facts.state_reason = reason.map(|reason| reason.to_string());
+        }
+    }
+
+    fn set_load(&mut self, node: &NodeId, load: Option<MeasuredLoad>) {
+        if let Some(entry) = self.nodes.get_mut(node) {
+            Arc::make_mut(&mut entry.facts).load = load;
         }
     }
 }

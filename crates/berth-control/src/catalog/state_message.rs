@@ -2,7 +2,7 @@
 
 use berth_engine::NodeState;
 
-use super::state::NodeEntry;
+use super::entries::NodeEntry;
 
 impl NodeEntry {
     /// Why the node is lost, degraded or joining, and what makes it active; absent in other states.
@@ -11,8 +11,8 @@ impl NodeEntry {
         let id = &self.facts.id;
         match (self.facts.state, self.facts.state_reason.as_deref()) {
             (NodeState::Lost, _) => {
-                let at = jiff::Timestamp::from_second(self.heard_at).ok();
-                let silence = match at.filter(|_| self.heard_at > 0) {
+                let at = jiff::Timestamp::from_second(self.heard_at()).ok();
+                let silence = match at.filter(|_| self.heard_at() > 0) {
                     Some(at) => format!("no heartbeat since {at}"),
                     None => "no heartbeat yet".to_owned(),
                 };

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::TicketState;
 use berth_engine::elastic::{Account, Permit, Size, WatermarkRule};
 use berth_engine::{Amounts, Group, InstanceId, NodeFacts, NodeId, Room, Used, Volume};
-use berth_ledger::{ClaimHoldings, ClaimState, Micros, Quota, Role};
+use berth_ledger::{ClaimHoldings, ClaimKey, ClaimState, Micros, Quota, Role, SlotKey};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -53,6 +54,15 @@ pub struct Dump {
     pub volumes: Vec<Volume>,
     /// Tenants with limits, and what is counted of their use.
     pub quotas: Vec<QuotaDump>,
+    /// Slots of workloads and who has them; absent in dumps of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<Vec<SlotDump>>,
+    /// Values of pools that are in use; absent in dumps of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_values: Option<Vec<PoolValueDump>>,
+    /// Queued requests without what they ask for; absent in dumps of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tickets: Option<Vec<TicketDump>>,
     /// The current version of the secrets of environments without a tenant; never the secrets.
     pub environments: BTreeMap<String, String>,
     /// The same of environments of tenants: by tenant, then by environment.
@@ -236,6 +246,40 @@ pub struct WorkloadDump {
     pub replicas: i64,
     /// Its content.
     pub body: Value,
+}
+
+/// A row that says which claim has a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotDump {
+    /// The slot.
+    pub slot: SlotKey,
+    /// The claim that has it.
+    pub holder: ClaimKey,
+}
+
+/// A value of a pool that is in use.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolValueDump {
+    /// The pool.
+    pub pool: String,
+    /// The value as a number: 32 digits, in base 16.
+    pub value: String,
+    /// The claim that has it.
+    pub holder: ClaimKey,
+}
+
+/// A queued request: what became of it, not what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketDump {
+    /// Where it is stored.
+    pub document: String,
+    /// Its id.
+    pub id: String,
+    /// Its state.
+    pub state: TicketState,
+    /// How many instances were placed for it, once it was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<usize>,
 }
 
 /// A group and its counters.

@@ -13,7 +13,8 @@ mod take;
 pub use check::{CheckReport, Invariant, Violation, check};
 pub use dump::{
     CatalogueNode, ClaimDump, ClassDump, Copies, Cursors, Dump, GroupDump, InFlight, NodeDump,
-    PolicyDump, QuotaDump, SCHEMA, StoredRecord, TenantUseDump, WorkloadDump,
+    PolicyDump, PoolValueDump, QuotaDump, SCHEMA, SlotDump, StoredRecord, TenantUseDump,
+    TicketDump, WorkloadDump,
 };
 pub use load::LoadError;
 pub use take::take;

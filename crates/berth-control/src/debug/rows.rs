@@ -3,28 +3,30 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::TicketState;
 use berth_engine::elastic::{Permit, Size, WatermarkRule};
 use berth_engine::{
     Amounts, CpuCapMode, Group, InstanceId, Limits, NodeFacts, NodeId, Room, Timestamp, Used,
     Volume,
 };
-use berth_ledger::{ClaimState, Ledger, LedgerError, Micros, Quota, Role};
+use berth_ledger::{ClaimKey, ClaimState, Ledger, LedgerError, Micros, Quota, Role, SlotKey, Text};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::dump::{
-    ClaimDump, ClassDump, Copies, GroupDump, NodeDump, PolicyDump, QuotaDump, StoredRecord,
-    TenantUseDump, WorkloadDump,
+    ClaimDump, ClassDump, Copies, GroupDump, NodeDump, PolicyDump, PoolValueDump, QuotaDump,
+    SlotDump, StoredRecord, TenantUseDump, TicketDump, WorkloadDump,
 };
 use crate::moves::drain::DrainRecord;
 use crate::moves::migration::{self, MigrationRecord};
 use crate::moves::volume::VolumeMoveRecord;
 use crate::moves::{drain, volume};
+use crate::state::tickets;
 
 /// Tables that are read.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 13] = [
     "policy",
     "node",
     "node_room",
@@ -35,6 +37,8 @@ const TABLES: [&str; 11] = [
     "volume",
     "tenant",
     "workload",
+    "slot",
+    "pool_value",
     "document",
 ];
 
@@ -55,6 +59,9 @@ pub(super) struct Rows {
     pub(super) groups: BTreeMap<String, GroupDump>,
     pub(super) volumes: Vec<Volume>,
     pub(super) quotas: Vec<QuotaDump>,
+    pub(super) slots: Vec<SlotDump>,
+    pub(super) pool_values: Vec<PoolValueDump>,
+    pub(super) tickets: Vec<TicketDump>,
     pub(super) environments: BTreeMap<String, String>,
     pub(super) tenant_environments: BTreeMap<String, BTreeMap<String, String>>,
     facts: BTreeMap<NodeId, NodeFacts>,
@@ -86,6 +93,8 @@ impl Rows {
             "volume" => self.volume(read(table, row)?),
             "tenant" => self.tenant(read(table, row)?),
             "workload" => self.workload(read(table, row)?),
+            "slot" => self.slot(read(table, row)?),
+            "pool_value" => self.pool_value(read(table, row)?),
             "document" => self.document(read(table, row)?),
             _ => {
                 let row: EnvironmentRow = read(table, row)?;
@@ -240,6 +249,24 @@ impl Rows {
         Ok(())
     }
 
+    fn slot(&mut self, row: SlotRow) -> RowResult {
+        let (tenant, workload) = (Text::from(row.tenant), Text::from(row.workload));
+        let slot = SlotKey { tenant, workload, revision: row.revision, slot: row.slot };
+        let holder = claim_key("slot", &row.instance, row.role)?;
+        self.slots.push(SlotDump { slot, holder });
+        Ok(())
+    }
+
+    fn pool_value(&mut self, row: PoolValueRow) -> RowResult {
+        // One that rests is nobody's.
+        if let (None, Some(instance), Some(role)) = (row.released_at, &row.instance, row.role) {
+            let holder = claim_key("pool_value", instance, role)?;
+            let value = row.value.replace('-', "");
+            self.pool_values.push(PoolValueDump { pool: row.pool, value, holder });
+        }
+        Ok(())
+    }
+
     fn document(&mut self, row: DocumentRow) -> RowResult {
         let (id, revision) = (row.id, row.rev);
         match row.kind.as_str() {
@@ -255,7 +282,13 @@ impl Rows {
                 let record = parse("document", &row.body)?;
                 self.volume_moves.push(StoredRecord { id, revision, record });
             }
-            // Tokens, keys and tickets must not be in a dump.
+            tickets::KIND => {
+                let StoredTicket { ticket } = parse("document", &row.body)?;
+                let placed = ticket.placed.map(|placed| placed.instances.len());
+                let (document, id, state) = (id, ticket.id, ticket.state);
+                self.tickets.push(TicketDump { document, id, state, placed });
+            }
+            // Tokens and keys must not be in a dump, nor what tickets ask for.
             _ => {}
         }
         Ok(())
@@ -272,6 +305,11 @@ fn read<T: DeserializeOwned>(table: &str, row: Row) -> Result<T, LedgerError> {
 
 fn parse<T: DeserializeOwned>(table: &str, text: &str) -> Result<T, LedgerError> {
     serde_json::from_str(text).map_err(|error| corrupt(table, error))
+}
+
+fn claim_key(table: &str, instance: &str, role: i64) -> Result<ClaimKey, LedgerError> {
+    let role = Role::from_number(role).ok_or_else(|| corrupt(table, "its role"))?;
+    Ok(ClaimKey { instance: InstanceId(uuid(instance)?), role })
 }
 
 fn uuid(hex: &str) -> Result<Uuid, LedgerError> {
@@ -387,6 +425,44 @@ struct WorkloadRow {
     revision: i64,
     replicas: i64,
     body: String,
+}
+
+#[derive(Deserialize)]
+struct SlotRow {
+    #[serde(rename = "owner")]
+    tenant: String,
+    workload: String,
+    revision: i64,
+    slot: i64,
+    instance: String,
+    role: i64,
+}
+
+#[derive(Deserialize)]
+struct PoolValueRow {
+    pool: String,
+    value: String,
+    instance: Option<String>,
+    role: Option<i64>,
+    released_at: Option<i64>,
+}
+
+/// A ticket, as much of it as a dump has.
+#[derive(Deserialize)]
+struct StoredTicket {
+    ticket: TicketRow,
+}
+
+#[derive(Deserialize)]
+struct TicketRow {
+    id: String,
+    state: TicketState,
+    placed: Option<PlacedRow>,
+}
+
+#[derive(Deserialize)]
+struct PlacedRow {
+    instances: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::elastic::Account;
-use berth_engine::{NodeId, Policy, Used};
+use berth_engine::{NodeId, NodeState, Policy, Used};
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
 use super::dump::{CatalogueNode, Copies, Cursors, Dump, InFlight, SCHEMA};
 use super::rows::Rows;
-use crate::catalog::ClaimEntry;
+use crate::catalog::{ClaimEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::elastic::node_account;
 use crate::error::{ControlError, ControlResult};
@@ -59,9 +59,10 @@ impl NodeObservation {
 /// # Errors
 /// When the server is stopping or the ledger cannot be read.
 pub async fn take(control: &ControlPlane) -> ControlResult<Dump> {
+    wait_until_settled(control).await;
     let at = control.now();
     let before = look(control, at).await?;
-    let rows = control.read(Rows::read).await?;
+    let rows = control.read_at_length(Rows::read).await?;
     let is_observed = wait_until_observed(control).await;
     let cursor = reach(control, rows.cursor).await?;
     let after = look(control, at).await?;
@@ -70,6 +71,28 @@ pub async fn take(control: &ControlPlane) -> ControlResult<Dump> {
     let reached = is_observed && cursor >= rows.cursor;
     let put = move || put_together(rows, &before, after, at, reached, cursors, in_flight);
     tokio::task::spawn_blocking(put).await.map_err(|_| stopping())
+}
+
+/// Waits until records of drains and of volume moves agree with nodes and volumes, for a while. They are
+/// not written in one transaction; what a server left half done, the loops complete.
+async fn wait_until_settled(control: &ControlPlane) {
+    for _ in 0..TRIES {
+        let is_settled = {
+            let drains = control.moves.drains.nodes();
+            let catalog = control.catalog.read();
+            let is_draining = |entry: &NodeEntry| entry.facts.state == NodeState::Draining;
+            let draining = catalog.nodes.values().filter(|entry| is_draining(entry)).count();
+            let moves = control.moves.volume_moves.records.read();
+            let mut open = moves.documents.iter().filter(|(_, stored)| stored.value.is_open());
+            draining == drains.len()
+                && drains.iter().all(|node| catalog.nodes.get(node).is_some_and(is_draining))
+                && open.all(|(volume, _)| catalog.volumes.contains_key(volume))
+        };
+        if is_settled {
+            return;
+        }
+        tokio::time::sleep(TICK).await;
+    }
 }
 
 fn stopping() -> ControlError {
@@ -197,6 +220,9 @@ fn put_together(
         groups: rows.groups.into_values().collect(),
         volumes: rows.volumes,
         quotas: rows.quotas,
+        slots: Some(rows.slots),
+        pool_values: Some(rows.pool_values),
+        tickets: Some(rows.tickets),
         environments: rows.environments,
         tenant_environments: rows.tenant_environments,
     }

@@ -34,6 +34,7 @@ struct ElasticContext {
     unit: Size,
     grants: Grants,
     watermark: WatermarkRule,
+    host_cpu_milli: Option<u32>,
     elastic: Option<Elastic>,
 }
 
@@ -60,6 +61,7 @@ pub async fn request_permit(
         whole_units: !by.any_size,
         rigid_while_moving: by.rigid_while_moving,
         watermark: context.watermark,
+        host_cpu_milli: context.host_cpu_milli,
     });
     match control.submit(op).await? {
         Answer::Permit(answer) => {
@@ -138,12 +140,16 @@ fn elastic_context(control: &ControlPlane, instance: InstanceId) -> ElasticConte
     let policy = control.catalog.policy();
     let fallback = ElasticSettings::default();
     let settings = policy.as_ref().map_or(&fallback, |policy| policy.elastic());
-    let (elastic, node) = {
+    let (elastic, node, host_cpu_milli) = {
         let catalog = control.catalog.read();
         let claim = catalog.claims.get(&ClaimKey::primary(instance));
         let node = claim.and_then(|claim| catalog.nodes.get(&claim.node));
         let on = node.map(|node| settings.on(&node.facts));
-        (claim.and_then(|claim| claim.request.elastic.clone()), on)
+        // A policy that was stored before there was the rule goes without it.
+        let is_limited = policy.as_ref().is_none_or(|policy| policy.filters().cpu_within_host);
+        let capacity = node.filter(|_| is_limited).and_then(|node| node.facts.capacity);
+        let cpu = capacity.map(|capacity| capacity.cpu_milli).filter(|cpu| *cpu > 0);
+        (claim.and_then(|claim| claim.request.elastic.clone()), on, cpu)
     };
     // For an instance that this server does not know yet, the general settings apply.
     let node = node.unwrap_or(NodeElastic {
@@ -153,7 +159,13 @@ fn elastic_context(control: &ControlPlane, instance: InstanceId) -> ElasticConte
     });
     let unit =
         elastic.as_ref().map_or(node.compute_unit, |elastic| settings.unit_for(elastic, &node));
-    ElasticContext { unit, grants: settings.grants, watermark: node.watermark, elastic }
+    ElasticContext {
+        unit,
+        grants: settings.grants,
+        watermark: node.watermark,
+        host_cpu_milli,
+        elastic,
+    }
 }
 
 fn view(

@@ -49,6 +49,8 @@ pub struct FleetReplica {
     pub slots: Slots,
     /// The current version of each environment's secrets.
     secrets: FxHashMap<(Option<Text>, Text), Text>,
+    /// The policy in force, under the hash that the ledger has it; empty while it has none.
+    policy_in_force: Text,
     /// The last event that was taken in.
     pub cursor: i64,
 }
@@ -84,6 +86,7 @@ impl FleetReplica {
             specs: FxHashMap::default(),
             slots: Slots::default(),
             secrets: FxHashMap::default(),
+            policy_in_force: Text::default(),
             cursor: 0,
         }
     }
@@ -127,10 +130,7 @@ impl FleetReplica {
     /// When what is stored cannot be read.
     pub fn load(&mut self, item: SnapshotItem) -> Result<(), LedgerError> {
         match item {
-            SnapshotItem::Policy(_, _, body) => {
-                let policy = Policy::from_stored(&body);
-                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
-            }
+            SnapshotItem::Policy(_, hash, body) => self.set_policy(&hash, &body)?,
             SnapshotItem::Secrets(tenant, env, version) => {
                 self.set_secrets((tenant, env), Some(version));
             }
@@ -221,32 +221,19 @@ impl FleetReplica {
             EventBody::Released { instance_id, role, fence, .. } => {
                 self.released(ClaimKey { instance: *instance_id, role: *role }, *fence);
             }
-            EventBody::Resized { instance_id, role, resources, .. } => {
-                self.resized(ClaimKey { instance: *instance_id, role: *role }, *resources);
+            EventBody::Resized { instance_id, role, fence, resources, .. } => {
+                self.resized(ClaimKey { instance: *instance_id, role: *role }, *fence, *resources);
             }
             EventBody::Permit { instance_id, fence, resources, .. } => {
-                let key = ClaimKey::primary(*instance_id);
-                // One that moved since is as large as the claim that it has now.
-                if self.fences.get(&engine_id(key)) == Some(fence) {
-                    self.resized(key, *resources);
-                }
+                self.resized(ClaimKey::primary(*instance_id), Some(*fence), *resources);
             }
-            EventBody::Bounds { instance_id, resources, .. } => {
-                self.resized(ClaimKey::primary(*instance_id), *resources);
+            EventBody::Bounds { instance_id, fence, resources, .. } => {
+                self.resized(ClaimKey::primary(*instance_id), *fence, *resources);
             }
-            EventBody::NodeChanged { constraint_gen, facts } => {
-                self.put_node(facts, *constraint_gen)?;
-            }
-            EventBody::NodeState { node_id, state, constraint_gen, .. } => {
-                self.engine.fleet_mut().set_state(node_id, *state);
-                if let Some(mark) = self.nodes.get_mut(node_id) {
-                    mark.seen.constraint_gen = *constraint_gen;
-                }
-            }
-            EventBody::NodeRemoved { node_id } => {
-                self.engine.fleet_mut().remove_node(node_id);
-                self.nodes.remove(node_id);
-            }
+            EventBody::NodeChanged { .. }
+            | EventBody::NodeState { .. }
+            | EventBody::NodeLoad { .. }
+            | EventBody::NodeRemoved { .. } => self.apply_node_event(body)?,
             EventBody::GroupChanged { group } => self.engine.fleet_mut().put_group(group.clone()),
             EventBody::GroupRemoved { group_id } => {
                 self.engine.fleet_mut().remove_group(group_id);
@@ -260,10 +247,7 @@ impl FleetReplica {
             EventBody::SecretsChanged { tenant, env, version } => {
                 self.set_secrets((tenant.clone(), env.clone()), version.clone());
             }
-            EventBody::PolicyChanged { body, .. } => {
-                let policy = Policy::from_stored(body);
-                self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
-            }
+            EventBody::PolicyChanged { hash, body, .. } => self.set_policy(hash, body)?,
             EventBody::WorkloadChanged { tenant, name, workload, .. } => match workload {
                 Some(workload) => self.slots.define(workload),
                 None => self.slots.undefine(tenant, name),
@@ -274,13 +258,48 @@ impl FleetReplica {
             EventBody::LeaseExpired { .. }
             | EventBody::PoolChanged { .. }
             | EventBody::QuotaChanged { .. }
+            | EventBody::TenantRemoving { .. }
+            | EventBody::TenantRemoved { .. }
             | EventBody::SchedulingFailed { .. }
             | EventBody::SchedulingRecovered { .. }
             | EventBody::ReportRefused { .. }
+            | EventBody::PolicyQuarantined { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }
         Ok(())
+    }
+
+    fn apply_node_event(&mut self, body: &EventBody) -> Result<(), LedgerError> {
+        match body {
+            // Events may come twice, and the second time late.
+            EventBody::NodeChanged { constraint_gen, facts }
+                if self.has_later_facts(&facts.id, *constraint_gen) => {}
+            EventBody::NodeState { node_id, constraint_gen, .. }
+                if self.has_later_facts(node_id, *constraint_gen) => {}
+            EventBody::NodeChanged { constraint_gen, facts } => {
+                self.put_node(facts, *constraint_gen)?;
+            }
+            EventBody::NodeState { node_id, state, constraint_gen, .. } => {
+                self.engine.fleet_mut().set_state(node_id, *state);
+                if let Some(mark) = self.nodes.get_mut(node_id) {
+                    mark.seen.constraint_gen = *constraint_gen;
+                }
+            }
+            EventBody::NodeLoad { node_id, load } => {
+                self.engine.fleet_mut().set_load(node_id, *load);
+            }
+            EventBody::NodeRemoved { node_id } => {
+                self.engine.fleet_mut().remove_node(node_id);
+                self.nodes.remove(node_id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn has_later_facts(&self, node: &NodeId, constraint_gen: i64) -> bool {
+        self.nodes.get(node).is_some_and(|known| known.seen.constraint_gen > constraint_gen)
     }
 
     fn allocated(&mut self, allocated: &Allocation) -> Result<(), LedgerError> {
@@ -345,6 +364,20 @@ impl FleetReplica {
         }
     }
 
+    fn set_policy(&mut self, hash: &str, body: &str) -> Result<(), LedgerError> {
+        let policy = Policy::from_stored(body);
+        self.engine.set_policy(policy.map_err(|error| corrupt(&error))?);
+        self.policy_in_force = Text::from(hash);
+        Ok(())
+    }
+
+    /// The policy that plans are made by, under the hash that the ledger has it; empty while it has
+    /// none in force.
+    #[must_use]
+    pub fn policy_in_force(&self) -> Text {
+        self.policy_in_force.clone()
+    }
+
     fn set_secrets(&mut self, key: (Option<Text>, Text), version: Option<Text>) {
         let fleet = self.engine.fleet_mut();
         match &key {
@@ -398,15 +431,10 @@ impl FleetReplica {
         }
     }
 
-    /// Takes over what another replica of the same ledger knew of claims that are not here: they are
-    /// gone, and events of their allocation may yet come.
-    pub fn remember(&mut self, other: &Self) {
-        for (&id, &fence) in &other.fences {
-            if let Entry::Vacant(gone) = self.fences.entry(id) {
-                gone.insert(fence);
-                self.released.push((id, fence));
-            }
-        }
+    /// Whether a claim, or a later one of the same instance, is here or was lately.
+    #[must_use]
+    pub(crate) fn is_known(&self, key: ClaimKey, fence: i64) -> bool {
+        self.fences.get(&engine_id(key)).is_some_and(|known| *known >= fence)
     }
 
     /// Claims whose fence is remembered: those that are here, and those that went lately.
@@ -431,7 +459,12 @@ impl FleetReplica {
         nodes.iter().map(|node| (fleet.used(node), planned.contains(node))).collect()
     }
 
-    fn resized(&mut self, key: ClaimKey, resources: berth_engine::Amounts) {
+    fn resized(&mut self, key: ClaimKey, fence: Option<i64>, resources: berth_engine::Amounts) {
+        // One that moved since is as large as the claim that it has now.
+        let known = self.fences.get(&engine_id(key)).copied();
+        if fence.is_some_and(|fence| known != Some(fence)) {
+            return;
+        }
         // The engine forgets what it need not know, so the request comes from what is stored.
         self.engine.fleet_mut().resize(engine_id(key), resources);
     }

@@ -1,5 +1,6 @@
 //! Tests of the replica: what it keeps of claims that are gone, and of those that are going.
 
+use berth_engine::elastic::{Overcommit, Permit, Size};
 use berth_engine::{Amounts, Fix, NodeFacts, PlaceError, Timestamp};
 
 use super::*;
@@ -99,12 +100,53 @@ fn a_claim_that_came_back_is_not_forgotten() {
 }
 
 #[test]
-fn a_mirror_made_anew_knows_what_the_old_one_knew_of_claims_that_are_gone() {
-    let (mut old, mut fresh) = (replica(), replica());
-    old.apply(&allocated(5)).unwrap();
-    fresh.remember(&old);
-    fresh.apply(&allocated(5)).unwrap();
-    assert_eq!(fresh.engine.fleet().node_of(id()), None);
-    fresh.apply(&allocated(6)).unwrap();
-    assert!(fresh.engine.fleet().node_of(id()).is_some());
+fn facts_that_come_late_do_not_undo_newer_ones() {
+    let mut replica = replica();
+    let changed = |generation: i64, cpu_milli: u32| {
+        let facts = NodeFacts::new("n", Amounts::new(cpu_milli, 16_384));
+        EventBody::NodeChanged { constraint_gen: generation, facts: Box::new(facts) }
+    };
+    let cpu = |replica: &FleetReplica| {
+        replica.engine.fleet().node(&NodeId::new("n")).unwrap().capacity.unwrap().cpu_milli
+    };
+    replica.apply(&changed(7, 4000)).unwrap();
+    replica.apply(&changed(6, 2000)).unwrap();
+    assert_eq!(cpu(&replica), 4000);
+    let cordoned = EventBody::NodeState {
+        node_id: NodeId::new("n"),
+        state: berth_engine::NodeState::Cordoned,
+        constraint_gen: 6,
+        reason: None,
+    };
+    replica.apply(&cordoned).unwrap();
+    assert_eq!(replica.seen(&NodeId::new("n")).constraint_gen, 7);
+    replica.apply(&changed(8, 8000)).unwrap();
+    assert_eq!(cpu(&replica), 8000);
+}
+
+#[test]
+fn a_size_that_comes_late_does_not_change_a_claim_that_moved_since() {
+    let charged = |replica: &FleetReplica| replica.engine.fleet().used(&NodeId::new("n")).unwrap();
+    let event = |kind: &str, cpu_milli: u32, fence: Option<i64>| {
+        let mut event = serde_json::json!({
+            "kind": kind, "instance_id": id(), "role": "primary", "node_id": "n", "owner": "acme",
+            "resources": Amounts::new(cpu_milli, 1024),
+            "permit": Permit::placed(Size::new(1000, 1024), Overcommit::NONE),
+            "min": Amounts::new(1, 1), "max": Amounts::new(8000, 8000),
+        });
+        if let Some(fence) = fence {
+            event["fence"] = fence.into();
+        }
+        serde_json::from_value::<EventBody>(event).unwrap()
+    };
+    for kind in ["instance.resized", "instance.bounds"] {
+        let mut replica = replica();
+        replica.apply(&allocated(6)).unwrap();
+        replica.apply(&event(kind, 5000, Some(5))).unwrap();
+        assert_eq!(charged(&replica).cpu, 1000, "{kind} of its last claim");
+        replica.apply(&event(kind, 3000, Some(6))).unwrap();
+        assert_eq!(charged(&replica).cpu, 3000, "{kind}");
+        replica.apply(&event(kind, 2000, None)).unwrap();
+        assert_eq!(charged(&replica).cpu, 2000, "{kind} of a log without fences");
+    }
 }

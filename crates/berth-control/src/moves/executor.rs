@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::{InstanceId, NodeId, Refusal};
-use berth_ledger::{ClaimKey, ClaimRejection, LedgerError, Op, Release, Text};
+use berth_ledger::{
+    AvailabilityGuard, ClaimKey, ClaimRejection, Guard, LedgerError, Op, Release, Text,
+};
 
 use super::evacuee::Evacuee;
 use super::migration::{self, MigrationRequest};
@@ -71,7 +73,7 @@ pub(super) async fn execute(
     for step in plan.steps() {
         tracing::debug!(%step, "executing move step");
         match &step.action {
-            MoveAction::Restart(evacuee) => restarts.push((step, evacuee)),
+            MoveAction::Restart { evacuee, guard } => restarts.push((step, evacuee, guard)),
             MoveAction::Stop(evacuee) => {
                 stop(control, caller, evacuee).await?;
                 record(step, StepOutcome::Stopped);
@@ -91,21 +93,27 @@ pub(super) async fn execute(
             }
         }
     }
-    let restarts = restarts.into_iter().map(|(step, evacuee)| async move {
-        record(step, restart(control, caller, evacuee).await);
+    let restarts = restarts.into_iter().map(|(step, evacuee, guard)| async move {
+        record(step, restart(control, caller, evacuee, guard.clone()).await);
     });
     futures_util::future::join_all(restarts).await;
     Ok(())
 }
 
 /// Restarts an instance on the best other node.
-async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> StepOutcome {
+async fn restart(
+    control: &ControlPlane,
+    caller: &Caller,
+    evacuee: &Evacuee,
+    guard: Option<Arc<AvailabilityGuard>>,
+) -> StepOutcome {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
     let by = Actor { name: Text::from(&*caller.name), origin: Text::from(caller.origin()) };
     let request = MoveRequest {
         request_id: Text::from(format!("move-{instance}-{fence}")),
         instance: Arc::new(request_as_charged(&evacuee.claim)),
         fence,
+        guard,
         by,
     };
     let refused = |code: &str, message: String, unblock: Vec<String>| {
@@ -115,6 +123,10 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
         MoveAnswer::Moved(standing) => StepOutcome::Restarted { on: standing.node },
         MoveAnswer::NoRoom(refusal) => {
             refused(&refusal.code, refusal.headline(), suggest_fixes(&refusal))
+        }
+        // Another server stopped a member, or one ended: look at the workload again.
+        MoveAnswer::Contended(guard) if matches!(*guard, Guard::TooFewRunning { .. }) => {
+            StepOutcome::Outdated
         }
         MoveAnswer::Contended(guard) => {
             let again = "nothing: it is retried".to_owned();
@@ -130,7 +142,7 @@ async fn restart(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> 
     }
 }
 
-/// Stops an instance because its node's drain is overdue.
+/// Stops an instance because its node's drain is overdue: then a member goes whatever else runs.
 async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> ControlResult<()> {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
     let release = Release {

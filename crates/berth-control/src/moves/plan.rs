@@ -1,9 +1,11 @@
 //! What is to be moved and why, as a value that is never changed once it was made.
 
 use std::fmt;
+use std::sync::Arc;
 
 use berth_api::MigrationReason;
 use berth_engine::{InstanceId, NodeId};
+use berth_ledger::AvailabilityGuard;
 
 use super::evacuee::Evacuee;
 
@@ -12,7 +14,11 @@ use super::evacuee::Evacuee;
 pub(super) enum MoveAction {
     /// Stop it and start it on the best other node. The node is chosen when the step is carried
     /// out, by the placer, so that the choice and the claim are one.
-    Restart(Evacuee),
+    Restart {
+        evacuee: Evacuee,
+        /// Which other members of its workload must run meanwhile.
+        guard: Option<Arc<AvailabilityGuard>>,
+    },
     /// Stop it, and start it nowhere.
     Stop(Evacuee),
     /// Move it while it runs.
@@ -37,9 +43,14 @@ pub(super) struct MoveStep {
 }
 
 impl MoveStep {
-    pub(super) fn restart(evacuee: Evacuee, reason: impl Into<String>) -> Self {
+    pub(super) fn restart(
+        evacuee: Evacuee,
+        guard: Option<Arc<AvailabilityGuard>>,
+        reason: impl Into<String>,
+    ) -> Self {
         let (instance, from) = (evacuee.id(), evacuee.claim.node.clone());
-        Self { instance, from, action: MoveAction::Restart(evacuee), reason: reason.into() }
+        let action = MoveAction::Restart { evacuee, guard };
+        Self { instance, from, action, reason: reason.into() }
     }
 
     pub(super) fn stop(evacuee: Evacuee, reason: impl Into<String>) -> Self {
@@ -52,7 +63,7 @@ impl fmt::Display for MoveStep {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { instance, from, reason, .. } = self;
         match &self.action {
-            MoveAction::Restart(_) => write!(out, "restart {instance} off {from}: {reason}"),
+            MoveAction::Restart { .. } => write!(out, "restart {instance} off {from}: {reason}"),
             MoveAction::Stop(_) => write!(out, "stop {instance} on {from}: {reason}"),
             MoveAction::Migrate { to, .. } => {
                 write!(out, "migrate {instance} from {from} to {to}: {reason}")

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_ledger::{Answer, Expect, Op, Outcome, Text};
+use berth_ledger::{Answer, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments};
 use serde::Serialize;
 
 use crate::caller::Caller;
@@ -18,19 +18,27 @@ pub(super) fn encode(kind: &str, record: &impl Serialize) -> ControlResult<Strin
     serde_json::to_string(record).map_err(|error| ControlError::invalid(format!("{kind}: {error}")))
 }
 
-/// Stores a record if it still is in the expected revision, and reads it back so that this server
-/// serves it from then on. Returns whether it was stored.
+/// Stores a record if it still is in the expected revision, together with another change if there is
+/// one: both or neither. Reads it back so that this server serves it from then on. Returns whether it
+/// was stored.
 pub(super) async fn store(
     control: &Arc<ControlPlane>,
     cache: Arc<dyn DocumentFollower>,
     id: &str,
     record: &(impl Serialize + Sync),
     expect: Expect,
+    with: Option<Op>,
     audit: Option<Audit<'_>>,
 ) -> ControlResult<bool> {
-    let kind = cache.kind();
-    let body = encode(kind, record)?;
-    let op = Op::PutDocument { kind: Text::from(kind), id: Text::from(id), body, expect };
+    let body = encode(cache.kind(), record)?;
+    let (kind, id_text) = (Text::from(cache.kind()), Text::from(id));
+    let op = match with {
+        Some(op) => {
+            let documents = vec![DocumentWrite { kind, id: id_text, body, expect }];
+            Op::WithDocuments(Box::new(WithDocuments { op, documents }))
+        }
+        None => Op::PutDocument { kind, id: id_text, body, expect },
+    };
     let answer = match audit {
         Some((caller, action, subject)) => control.call(caller, action, subject, None, op).await?,
         None => control.submit(op).await?,

@@ -55,7 +55,7 @@ impl FleetSnapshot {
         let policy = policy.ok_or_else(stopping)?;
         let now = Timestamp(control.now().as_second());
         let catalog = control.catalog.read();
-        let nodes = catalog.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at));
+        let nodes = catalog.nodes.values().map(|node| (Arc::clone(&node.facts), node.heard_at()));
         let tolerant = catalog.workloads.values().filter(|workload| {
             let wanted = workload.replicas.unwrap_or(0);
             workload.body.rolling.surge_and_unavailable(wanted).1 > 0

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use berth_api::{ExplainLevel, HeldValue, InstanceExplanation, Placed, PlacedInstance, PlacedSlot};
+use berth_api::name_hints::{HintReader, Names};
+use berth_api::{
+    ExplainLevel, HeldValue, InstanceExplanation, PlaceRequest, Placed, PlacedInstance, PlacedSlot,
+};
 use berth_engine::workload::deletion_cost;
-use berth_engine::{Explanation, InstanceId, InstanceRequest, NodeId, Policy, Refusal};
-use berth_ledger::{ClaimKey, GrantedClaim, Slot};
+use berth_engine::{Explanation, Fix, InstanceId, InstanceRequest, NodeId, Policy, Refusal};
+use berth_ledger::{ClaimKey, GrantedClaim, Slot, Text};
 use rustc_hash::FxHashMap;
+use uuid::Uuid;
 
 use super::PreparedPlacement;
 use crate::caller::Caller;
@@ -59,14 +63,56 @@ impl Audience {
         claim.name.as_deref().map(str::to_owned)
     }
 
+    /// Of instances that were preempted those that may be seen.
+    #[must_use]
+    pub fn preempted(&self, preempted: &[(InstanceId, Text)]) -> Vec<InstanceId> {
+        let sees = |tenant: &Text| self.tenant.as_deref().is_none_or(|own| *own == **tenant);
+        preempted.iter().filter(|(_, tenant)| sees(tenant)).map(|(id, _)| *id).collect()
+    }
+
     /// Refusals as they may be seen.
     #[must_use]
-    pub fn refusals(&self, refusals: Vec<Refusal>) -> Vec<Refusal> {
-        let Some(tenant) = &self.tenant else { return refusals };
-        // Without a policy it is not known what a tenant may see.
-        let Some(policy) = &self.policy else { return Vec::new() };
-        let audience = berth_engine::Audience::Tenant(tenant);
-        refusals.iter().map(|refusal| refusal.redacted_for(audience, policy)).collect()
+    pub fn refusals(&self, mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+        if let Some(tenant) = &self.tenant {
+            // Without a policy it is not known what a tenant may see.
+            let Some(policy) = &self.policy else { return Vec::new() };
+            let audience = berth_engine::Audience::Tenant(tenant);
+            refusals.iter_mut().for_each(|it| *it = it.redacted_for(audience, policy));
+        }
+        refusals.iter_mut().for_each(|refusal| self.name_instances(&mut refusal.fixes));
+        refusals
+    }
+
+    /// Adds the names of instances to fixes that this audience may see: to a tenant, its own.
+    fn name_instances(&self, fixes: &mut [Fix]) {
+        fixes.iter_mut().for_each(|fix| fix.name_instances(&|id| self.name_of(id)));
+    }
+
+    /// Hints about names in a request that no node has.
+    fn hints(&self, request: &PlaceRequest) -> Vec<String> {
+        let wanted = Names::of_request(request);
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        let reader = match self.tenant {
+            Some(_) => HintReader::Tenant,
+            None => HintReader::Operator,
+        };
+        let known = self.catalog.node_names().filter(|known| !known.is_empty());
+        known.map(|known| wanted.hints(&known, reader)).unwrap_or_default()
+    }
+
+    /// What would help, as it may be seen: to a tenant only what it can do itself.
+    #[must_use]
+    pub fn fixes(&self, mut fixes: Vec<Fix>) -> Vec<Fix> {
+        if let Some(tenant) = &self.tenant {
+            fixes.retain(|fix| fix.is_for_tenant(tenant));
+        }
+        if !self.sees_nodes() {
+            fixes.iter_mut().for_each(Fix::hide_nodes);
+        }
+        self.name_instances(&mut fixes);
+        fixes
     }
 
     /// The explanation of one instance as it may be seen; absent when it is not known how much that
@@ -97,8 +143,13 @@ pub(crate) fn placed_or_error(
 ) -> ControlResult<Placed> {
     match answer {
         PlaceAnswer::Granted(granted) => Ok(placed(prepared, granted, audience)),
-        PlaceAnswer::NoRoom(refusals) => Err(no_room(audience.refusals(refusals))),
-        PlaceAnswer::Refused(by) => Err(ControlError::from(&by)),
+        PlaceAnswer::NoRoom(refusals) => {
+            let hints = audience.hints(&prepared.request);
+            Err(no_room(audience.refusals(refusals)).hints(hints))
+        }
+        PlaceAnswer::Refused(by, fixes) => {
+            Err(ControlError::from(&by).fixes(audience.fixes(fixes)))
+        }
         PlaceAnswer::Contended(conflict) => {
             let why = describe_guard(&conflict.guard);
             let detail = format!("too many concurrent placements; the last conflict: {why}");
@@ -155,15 +206,13 @@ fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -
     let asked: FxHashMap<InstanceId, &InstanceRequest> =
         prepared.instances().iter().map(|instance| (instance.id, instance.as_ref())).collect();
     let instances = granted.grant.claims.iter().map(|claim| {
-        let name = asked.get(&claim.instance).and_then(|asked| asked.name.clone());
-        instance(claim, name, request.dry_run, audience)
+        instance(claim, asked.get(&claim.instance).copied(), request.dry_run, audience)
     });
     let instances = instances.collect();
     let explanation = granted.explanation.and_then(|explanation| {
         let mut seen = audience.explanation(&explanation)?;
-        if request.explain != ExplainLevel::Full {
-            seen.table.clear();
-        }
+        // A summary has no nodes, and so no next ones.
+        seen.next = seen.next.filter(|_| request.explain == ExplainLevel::Full);
         Some(Box::new(seen))
     });
     Placed {
@@ -173,37 +222,42 @@ fn placed(prepared: &PreparedPlacement, granted: Granted, audience: &Audience) -
         dry_run: request.dry_run,
         instances,
         refusals: audience.refusals(granted.left_out),
+        notices: granted.notices,
         explanation,
     }
 }
 
 fn instance(
     claim: &GrantedClaim,
-    name: Option<String>,
+    asked: Option<&InstanceRequest>,
     dry_run: bool,
     audience: &Audience,
 ) -> PlacedInstance {
     let is_real = !dry_run;
+    let slot_id = |slot: Slot| {
+        let asked = asked?;
+        Some(berth_ledger::slot_id(&asked.tenant, asked.workload.as_deref()?, slot.slot))
+    };
     let values = claim.values.iter();
     let values =
         values.map(|held| HeldValue { pool: held.pool.to_string(), value: held.value.clone() });
     PlacedInstance {
         instance: claim.instance,
-        name,
+        name: asked.and_then(|asked| asked.name.clone()),
         node: audience.sees_nodes().then(|| claim.node.clone()),
         fence: is_real.then_some(claim.fence),
         lease_until: claim.lease_until.filter(|_| is_real).map(moment),
         values: values.filter(|_| is_real).collect(),
-        slot: claim.slot.map(|it| placed_slot(it, &claim.node, audience)),
+        slot: claim.slot.map(|it| placed_slot(it, &claim.node, slot_id(it), audience)),
     }
 }
 
 /// A slot, and what follows from the kind of node it is on.
-fn placed_slot(slot: Slot, node: &NodeId, audience: &Audience) -> PlacedSlot {
+fn placed_slot(slot: Slot, node: &NodeId, id: Option<Uuid>, audience: &Audience) -> PlacedSlot {
     let catalog = audience.catalog.read();
     let on = catalog.nodes.get(node).map(|node| node.facts.capacity_type);
     let Slot { revision, slot } = slot;
-    PlacedSlot { revision, slot, on, deletion_cost: on.map(deletion_cost) }
+    PlacedSlot { id, revision, slot, on, deletion_cost: on.map(deletion_cost) }
 }
 
 /// A decision's id as the API writes it: it is part of a path, and so has no slashes.

@@ -7,7 +7,7 @@ mod read;
 use std::time::Duration;
 
 use berth_api::Placed;
-use berth_ledger::{LedgerError, RefusalReason, Text};
+use berth_ledger::{Guard, RefusalReason, Text};
 use tracing::Instrument as _;
 
 use crate::REQUESTS;
@@ -20,9 +20,12 @@ pub use crate::instance_spec::{apply_default_disk, request_of};
 pub use answer::Audience;
 pub use answer::decision_id;
 pub(crate) use answer::{invalid_request, placed_or_error};
-pub use read::PreparedPlacement;
 pub(crate) use read::prepare;
 pub use read::tenant_for;
+pub use read::{EXPLAINED_NODES, PreparedPlacement};
+
+/// How often a request is read again because another policy was put in force.
+const READS_MAX: usize = 4;
 
 /// Places for a caller what was read, now or not at all.
 ///
@@ -35,7 +38,8 @@ pub(crate) async fn place_now(
 ) -> ControlResult<Placed> {
     let answer = decide(control, prepared, Some(actor(caller)), false).await;
     if matches!(answer, PlaceAnswer::NoRoom(_)) {
-        control.charge_refusal(caller, &prepared.tenant);
+        let (instances, is_recorded) = (prepared.instances().len(), !prepared.request.dry_run);
+        control.charge_refusal(caller, &prepared.tenant, instances, is_recorded);
     }
     placed_or_error(prepared, answer, &Audience::of(control, caller, &prepared.tenant))
 }
@@ -77,11 +81,24 @@ async fn ask_planner(
     let ask = async |prepared: &PreparedPlacement, by| {
         let mut request = prepared.place_request();
         (request.by, request.quiet) = (by, quiet);
-        let answer = control.placer.send(request).await;
-        answer.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed))
+        control.placer.send(request).await
     };
-    let answer = ask(prepared, by.clone()).await;
-    if !matches!(&answer, PlaceAnswer::Refused(RefusalReason::RequestIdReused { .. })) {
+    let mut answer = ask(prepared, by.clone()).await;
+    let mut fresh = None;
+    for _ in 0..READS_MAX {
+        let PlaceAnswer::Contended(conflict) = &answer else { break };
+        if !matches!(conflict.guard, Guard::PolicyChanged { .. }) {
+            break;
+        }
+        // The planner has another policy than the catalogue had: with the newer one it is read again.
+        control.wait_for_read_your_writes().await;
+        // What cannot be read by the new policy was contended by the old one: a retry says why.
+        let Ok(again) = prepared.read_again(control).await else { break };
+        answer = ask(&again, by.clone()).await;
+        fresh = Some(again);
+    }
+    let prepared = fresh.as_ref().unwrap_or(prepared);
+    if !matches!(&answer, PlaceAnswer::Refused(RefusalReason::RequestIdReused { .. }, _)) {
         return answer;
     }
     // Perhaps a retry of a request that an earlier release answered.
@@ -91,14 +108,14 @@ async fn ask_planner(
     }
 }
 
-fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
+pub(crate) fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: Duration) {
     let (outcome, code, instances) = match answer {
         PlaceAnswer::Granted(granted) => ("granted", None, granted.grant.claims.len()),
         PlaceAnswer::NoRoom(refusals) => {
             let code = refusals.first().map_or("no_room", |refusal| refusal.code.as_ref());
             ("refused", Some(code), 0)
         }
-        PlaceAnswer::Refused(by) => ("refused", Some(by.code()), 0),
+        PlaceAnswer::Refused(by, _) => ("refused", Some(by.code()), 0),
         PlaceAnswer::Contended(_) => ("contended", None, 0),
         PlaceAnswer::Busy => ("busy", None, 0),
         PlaceAnswer::Invalid(_) => ("invalid", None, 0),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use berth_api::{InstanceSpec, Mode, PlaceRequest};
-use berth_engine::{BatchMode, InstanceRequest};
+use berth_api::{ExplainLevel, InstanceSpec, Mode, PlaceRequest};
+use berth_engine::policy::PolicyHash;
+use berth_engine::{BatchMode, InstanceRequest, Policy};
 use berth_ledger::Text;
 use uuid::Uuid;
 
@@ -13,6 +14,9 @@ use crate::error::{ControlError, ControlResult};
 use crate::instance_spec::{apply_default_disk, request_of};
 use crate::placer;
 use crate::state::instance_ids::{InstancePosition, derive_unkeyed};
+
+/// Nodes that a full explanation begins with.
+pub const EXPLAINED_NODES: usize = 100;
 
 /// Most instances in one request.
 const MOST: usize = 1000;
@@ -27,7 +31,11 @@ pub struct PreparedPlacement {
     pub request: PlaceRequest,
     /// The tenant.
     pub tenant: String,
+    /// Whether the caller chose the request id, so that it may be a retry.
+    pub(crate) may_be_retry: bool,
     instances: Vec<Arc<InstanceRequest>>,
+    /// The policy whose defaults the instances have.
+    defaults_of: Option<PolicyHash>,
 }
 
 impl PreparedPlacement {
@@ -69,7 +77,17 @@ impl PreparedPlacement {
             }
         }
         let (request, tenant) = (self.request.clone(), self.tenant.clone());
-        is_derived.then_some(Self { request, tenant, instances })
+        let (may_be_retry, defaults_of) = (self.may_be_retry, self.defaults_of);
+        is_derived.then_some(Self { request, tenant, may_be_retry, instances, defaults_of })
+    }
+
+    /// The same read once more, with the defaults of the policy that is in force by now.
+    pub(crate) async fn read_again(&self, control: &ControlPlane) -> ControlResult<Self> {
+        let (request, tenant) = (self.request.clone(), self.tenant.clone());
+        let (instances, defaults_of) =
+            read_instances(control, &tenant, self.place_id(), &request).await?;
+        let may_be_retry = self.may_be_retry;
+        Ok(Self { request, tenant, may_be_retry, instances, defaults_of })
     }
 
     /// The same for the claim path.
@@ -89,11 +107,18 @@ impl PreparedPlacement {
             lease_s: request.lease_s.unwrap_or(DEFAULT_LEASE_S),
             pools: request.pools.iter().map(|pool| Text::from(pool.as_str())).collect(),
             by: None,
-            explain: request.explain != berth_api::ExplainLevel::None,
+            explain: match request.explain {
+                ExplainLevel::None => None,
+                ExplainLevel::Summary => Some(0),
+                ExplainLevel::Full => Some(EXPLAINED_NODES),
+            },
             dry_run: request.dry_run,
             quiet: false,
             slots: Vec::new(),
+            workload_version: None,
+            defaults_of: self.defaults_of,
             release: None,
+            preemption: None,
         }
     }
 }
@@ -107,6 +132,7 @@ pub(crate) async fn prepare(
 ) -> ControlResult<PreparedPlacement> {
     let tenant = tenant_for(caller, request.tenant.as_deref())?;
     check_bounds(&request)?;
+    let may_be_retry = request.request_id.is_some() || header_id.is_some();
     let request_id = match (request.request_id.take(), header_id) {
         (Some(body), Some(header)) if body != header => {
             let value = Some(format!("{header:?}"));
@@ -115,10 +141,7 @@ pub(crate) async fn prepare(
         (Some(id), _) | (None, Some(id)) => check_id(id)?,
         (None, None) => Uuid::now_v7().to_string(),
     };
-    let mut instances = Vec::new();
-    for (place, spec) in request.instances.iter().enumerate() {
-        expand(control, &tenant, &request_id, place, spec, &mut instances).await?;
-    }
+    let (instances, defaults_of) = read_instances(control, &tenant, &request_id, &request).await?;
     if instances.is_empty() || instances.len() > MOST {
         let value = Some(format!("{} instances", instances.len()));
         return Err(ControlError::field("instances", value, "1 to 1000 instances in all"));
@@ -132,7 +155,31 @@ pub(crate) async fn prepare(
         ));
     }
     (request.tenant, request.request_id) = (Some(tenant.clone()), Some(request_id));
-    Ok(PreparedPlacement { request, tenant, instances })
+    Ok(PreparedPlacement { request, tenant, may_be_retry, instances, defaults_of })
+}
+
+/// Makes the instances of all specs, and names the policy whose defaults they have.
+async fn read_instances(
+    control: &ControlPlane,
+    tenant: &str,
+    request_id: &str,
+    request: &PlaceRequest,
+) -> ControlResult<(Vec<Arc<InstanceRequest>>, Option<PolicyHash>)> {
+    let policy = control.catalog.policy();
+    let mut instances = Vec::new();
+    for (place, spec) in request.instances.iter().enumerate() {
+        let position = SpecPosition { tenant, request_id, place };
+        expand(control, policy.as_deref(), position, spec, &mut instances).await?;
+    }
+    Ok((instances, policy.map(|policy| policy.hash())))
+}
+
+/// Which spec of which request.
+#[derive(Clone, Copy)]
+struct SpecPosition<'a> {
+    tenant: &'a str,
+    request_id: &'a str,
+    place: usize,
 }
 
 /// Whose a request is: what it says, if the caller may; else the caller's only or first tenant.
@@ -190,12 +237,12 @@ fn check_bounds(request: &PlaceRequest) -> ControlResult<()> {
 /// Makes the instances of one spec.
 async fn expand(
     control: &ControlPlane,
-    tenant: &str,
-    request_id: &str,
-    place: usize,
+    policy: Option<&Policy>,
+    position: SpecPosition<'_>,
     spec: &InstanceSpec,
     instances: &mut Vec<Arc<InstanceRequest>>,
 ) -> ControlResult<()> {
+    let SpecPosition { tenant, request_id, place } = position;
     let at = |field: &str| format!("instances[{place}].{field}");
     let count = spec.count.unwrap_or(1);
     if count == 0 || count as usize > MOST {
@@ -206,9 +253,8 @@ async fn expand(
         return Err(ControlError::field(&at("count"), value, "1, since an id is given"));
     }
     let mut request = request_of(tenant, spec);
-    let policy = control.catalog.policy();
-    apply_default_disk(policy.as_deref(), spec, &mut request);
-    crate::elastic::classify(policy.as_deref(), &mut request, &at("elastic"))?;
+    apply_default_disk(policy, spec, &mut request);
+    crate::elastic::classify(policy, &mut request, &at("elastic"))?;
     for set in &spec.attachments {
         request.volumes.extend(super::attachments::volumes_of(control, tenant, set).await?);
     }

@@ -10,33 +10,33 @@
 //! by then, the choice goes back to the planner, which checks and claims it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
 
 use berth_engine::{
     Batch, Engine, Explanation, Fleet, FleetChange, InstanceRequest, PlaceError, Placement, Policy,
     Refusal, Timestamp,
 };
-use berth_ledger::{Basis, Ledger};
+use berth_ledger::{Basis, Ledger, Plan, RefusalReason};
 
+use super::limit_fixes::limit_fixes;
 use super::moving::RefusedMove;
-use super::pending_plan::{Decided, PendingPlan};
-use super::recording::refuse;
+use super::pending_plan::{ExplainerChoice, PendingPlan};
+use super::recording::{refuse, refuse_by_limit};
 use super::turns::{Lane, Turns};
-use super::{Clock, Message, tick};
+use super::{Clock, Message, PlaceAnswer, PlacerOptions, tick};
+use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
+use crate::supervision::{ThreadMonitor, ThreadWork};
 
 /// Requests that are answered by one explanation at most.
 const SHARED: usize = 256;
-
-/// Segments of the log read at once, to see whether others wrote.
-const PAGE: usize = 1000;
 
 /// What the planner sends.
 pub(super) enum ToExplainer {
     /// What changed in the fleet since the last one.
     Changes(FleetUpdate),
-    /// Another fleet: it was loaded again.
-    Fleet(Box<Fleet>, FleetUpdate),
+    /// Another fleet: it was loaded again; and the planner's former one, to be freed.
+    Fleet(Box<Fleet>, FleetUpdate, Box<FleetReplica>),
     /// Something to do when its turn comes.
     Task(Lane, Task),
 }
@@ -58,8 +58,19 @@ pub(super) enum Task {
     Decide(Box<OpenDecision>),
     /// A move to explain that found no place.
     Move(Box<RefusedMove>),
+    /// A request that the ledger refused for a limit, to find what would help.
+    Limit(Box<LimitedRequest>),
     /// A question by another part of the server.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
+}
+
+/// A request that a quota or a pool refused.
+pub(super) struct LimitedRequest {
+    pub(super) pending: PendingPlan,
+    /// What would be granted without the limit.
+    pub(super) plan: Plan,
+    pub(super) by: RefusalReason,
+    pub(super) basis: Basis,
 }
 
 /// A request that the planner did not decide.
@@ -68,8 +79,6 @@ pub(super) struct OpenDecision {
     /// The instances as they are to be placed: with the capacity of their slots, without nodes that
     /// denied them.
     pub(super) instances: Vec<Arc<InstanceRequest>>,
-    /// Whether the planner found room for it, and only an explanation is missing.
-    pub(super) has_room: bool,
 }
 
 impl OpenDecision {
@@ -110,9 +119,9 @@ pub(super) struct Explainer {
     clock: Clock,
     metrics: Option<Arc<Metrics>>,
     turns: Turns<Task>,
-    /// The last event that was read to see whether others wrote, and the last that they wrote.
-    read_to: i64,
-    others_at: i64,
+    monitor: ThreadMonitor,
+    /// Whether a panic may have left the fleet half changed: nothing is decided on it.
+    is_damaged: bool,
 }
 
 impl Explainer {
@@ -121,60 +130,102 @@ impl Explainer {
         cursor: i64,
         ledger: Ledger,
         inbox: Sender<Message>,
-        clock: Clock,
-        metrics: Option<Arc<Metrics>>,
+        options: &PlacerOptions,
     ) -> Self {
-        // Tenants' jobs are bounded by the planner's lines and by who waits for an answer.
-        let turns = Turns::new(usize::MAX);
         Self {
             engine,
             cursor,
             in_flight: 0,
             ledger,
             inbox,
-            clock,
-            metrics,
-            turns,
-            read_to: cursor,
-            others_at: 0,
+            clock: Arc::clone(&options.clock),
+            metrics: options.metrics.clone(),
+            turns: Turns::new(options.tenant_queue),
+            monitor: options.monitor("explainer", ThreadWork::Computes),
+            is_damaged: false,
         }
     }
 
     /// Works until the planner is gone.
     pub(super) fn run(mut self, outbox: &Receiver<ToExplainer>) {
+        while self.work(outbox).is_ok() {}
+        self.monitor.stop();
+    }
+
+    /// Takes what was sent, and does what is first in line.
+    fn work(&mut self, outbox: &Receiver<ToExplainer>) -> Result<(), RecvError> {
+        if self.turns.is_empty() || self.is_damaged {
+            self.monitor.idle();
+            let message = outbox.recv()?;
+            self.monitor.begin();
+            self.guarded(|explainer| explainer.receive(message));
+        } else {
+            self.monitor.begin();
+        }
         loop {
-            if self.turns.is_empty() {
-                let Ok(message) = outbox.recv() else { return };
-                self.receive(message);
+            match outbox.try_recv() {
+                Ok(message) => self.guarded(|explainer| explainer.receive(message)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(RecvError),
             }
-            loop {
-                match outbox.try_recv() {
-                    Ok(message) => self.receive(message),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
-                }
-            }
-            if let Some(task) = self.turns.pop() {
-                self.serve(task);
-            }
+        }
+        if !self.is_damaged
+            && let Some(task) = self.turns.pop()
+        {
+            self.guarded(|explainer| explainer.serve(task));
+        }
+        Ok(())
+    }
+
+    /// Does one thing. If it panics, its caller gets no answer, and the others wait until the whole fleet
+    /// comes again.
+    fn guarded(&mut self, act: impl FnOnce(&mut Self)) {
+        let monitor = self.monitor.clone();
+        if monitor.guard(|| act(self)).is_err() {
+            self.is_damaged = true;
+            // A planner that stopped needs no explainer.
+            let _ = self.inbox.send(Message::ExplainerPanicked);
         }
     }
 
     fn receive(&mut self, message: ToExplainer) {
         match message {
-            ToExplainer::Changes(update) => self.follow(update),
-            ToExplainer::Fleet(fleet, update) => {
-                *self.engine.fleet_mut() = *fleet;
+            ToExplainer::Changes(mut update) => {
+                if self.is_damaged {
+                    // The fleet that comes has them.
+                    update.changes.clear();
+                }
                 self.follow(update);
+            }
+            ToExplainer::Fleet(fleet, update, replaced) => {
+                *self.engine.fleet_mut() = *fleet;
+                self.is_damaged = false;
+                self.follow(update);
+                drop(replaced);
             }
             ToExplainer::Task(lane, task) => {
                 let cost = match &task {
                     Task::Decide(open) => open.instances.len(),
+                    Task::Limit(limited) => limited.plan.claims.len(),
                     Task::Move(_) | Task::Query(_) => 1,
                 };
-                // Its lines have no limit.
-                let _ = self.turns.push(lane, cost, task);
+                if let Err(task) = self.turns.push(lane, cost, task) {
+                    self.turn_away(task);
+                }
             }
+        }
+    }
+
+    /// Answers a request of a tenant that has too many here. Nothing is claimed for it yet.
+    fn turn_away(&self, task: Task) {
+        if let Some(metrics) = &self.metrics {
+            metrics.limited("explainer");
+        }
+        match task {
+            Task::Decide(open) => open.pending.answer(PlaceAnswer::Busy),
+            Task::Limit(limited) => limited.pending.answer(PlaceAnswer::Busy),
+            // These are the server's own, whose line has no limit.
+            Task::Move(_) | Task::Query(_) => {}
         }
     }
 
@@ -193,6 +244,7 @@ impl Explainer {
         match task {
             Task::Query(query) => query(&mut self.engine),
             Task::Move(refused) => self.explain_move(*refused),
+            Task::Limit(limited) => self.explain_limit(*limited),
             Task::Decide(open) => self.decide(*open),
         }
         if let Some(metrics) = &self.metrics {
@@ -200,24 +252,15 @@ impl Explainer {
         }
     }
 
-    fn decide(&mut self, mut open: OpenDecision) {
-        // What waits is tried again when something makes room: no need to look for it now.
-        let looks = !open.pending.looked && !open.has_room && !open.pending.job.request.quiet;
-        if looks && self.look() {
-            // The planner applies what others wrote, and plans again.
-            open.pending.looked = true;
-            open.pending.follow_to = self.others_at;
-            self.send_back(open.pending);
-            return;
-        }
+    fn decide(&mut self, open: OpenDecision) {
         let alike = self.take_alike(&open);
         let now = (self.clock)();
         let outcome = self.outcome(&open, now);
         let basis = self.basis(now);
         match outcome {
             Outcome::Placed(placements, left_out, explanation) => {
-                let decided = Decided { placements, left_out, explanation, basis };
-                let message = Message::Decided(Box::new(open.pending), Box::new(decided));
+                let choice = ExplainerChoice { placements, left_out, explanation, basis };
+                let message = Message::Chosen(Box::new(open.pending), Box::new(choice));
                 // A planner that stopped has dropped the callers that waited.
                 let _ = self.inbox.send(message);
                 // They cannot all have the same place.
@@ -265,22 +308,24 @@ impl Explainer {
         let lane = Lane::of(&open.pending.job.request);
         let is_alike = |task: &Task| match task {
             Task::Decide(other) => other.pending.looked && other.is_like(open),
-            Task::Move(_) | Task::Query(_) => false,
+            Task::Move(_) | Task::Limit(_) | Task::Query(_) => false,
         };
         let alike = self.turns.take_alike(&lane, SHARED, is_alike);
         let alike = alike.into_iter().filter_map(|task| match task {
             Task::Decide(other) => Some(*other),
-            Task::Move(_) | Task::Query(_) => None,
+            Task::Move(_) | Task::Limit(_) | Task::Query(_) => None,
         });
         alike.collect()
     }
 
     fn outcome(&mut self, open: &OpenDecision, now: Timestamp) -> Outcome {
         let request = &open.pending.job.request;
-        let explanation = match open.instances.first().filter(|_| request.explain) {
+        let explanation = match (open.instances.first(), request.explain) {
             // What cannot be explained cannot be placed either, which is said below.
-            Some(first) => self.engine.explain(first, now).ok().map(Box::new),
-            None => None,
+            (Some(first), Some(nodes)) => {
+                self.engine.explain_first(first, now, nodes).ok().map(Box::new)
+            }
+            _ => None,
         };
         if let [one] = open.instances.as_slice() {
             return match self.engine.place(one, now) {
@@ -313,47 +358,20 @@ impl Explainer {
         }
     }
 
-    /// Looks whether room may have been made that the planner does not know of: by other servers, or
-    /// by leases that ran out. It is done once for everything that waits.
-    fn look(&mut self) -> bool {
-        let reaped = self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty());
-        let has_news = self.others_wrote() || reaped;
-        if !has_news {
-            for task in self.turns.iter_mut() {
-                if let Task::Decide(open) = task {
-                    open.pending.looked = true;
-                }
-            }
-        }
-        has_news
-    }
-
-    /// Whether other servers wrote what is not in the fleet yet.
-    fn others_wrote(&mut self) -> bool {
-        loop {
-            let after = self.read_to.max(self.cursor);
-            let Ok(segments) = self.ledger.segments_after(after, PAGE) else { break };
-            let Some(last) = segments.last() else { break };
-            self.read_to = last.first + last.count - 1;
-            let is_own = |origin| self.ledger.origins().contains(origin);
-            if let Some(of_others) = segments.iter().rfind(|it| !is_own(&it.origin)) {
-                self.others_at = of_others.first + of_others.count - 1;
-            }
-        }
-        self.others_at > self.cursor
+    /// Finds what would help a request that a quota or a pool refused, and answers it.
+    fn explain_limit(&mut self, limited: LimitedRequest) {
+        let LimitedRequest { pending, plan, by, basis } = limited;
+        let request = &pending.job.request;
+        let (asked, pools) = (request.instances.len(), &request.pools);
+        let fixes = limit_fixes(&self.ledger, &self.engine, plan, &by, asked, pools);
+        self.ledger.submit(refuse_by_limit(pending, by, fixes, basis));
     }
 
     /// Explains why an instance can go nowhere else: as if it were not where it is.
     fn explain_move(&mut self, refused: RefusedMove) {
         let now = (self.clock)();
         let id = refused.asked.id;
-        let from = self.engine.fleet_mut().release(id);
-        let outcome = self.engine.place(&refused.asked, now);
-        if let Some(from) = &from {
-            // It was there a moment ago, so it can be there again.
-            let _ = self.engine.fleet_mut().claim(refused.moving.instance(), from);
-        }
-        match outcome {
+        match self.engine.as_if_released(id, |engine| engine.place(&refused.asked, now)) {
             Err(PlaceError::Refused(refusal)) => refused.moving.answer_no_room(refusal),
             // A planner that stopped has dropped the callers that waited.
             Ok(_) | Err(PlaceError::Invalid(_)) => {
@@ -363,7 +381,7 @@ impl Explainer {
     }
 }
 
-/// Refusals of one request, as those of another that asks for the same.
+/// Refusals of one request, as those of another that asks for the same under other ids and names.
 fn with_ids_of(
     refusals: &[Refusal],
     of: &[Arc<InstanceRequest>],
@@ -374,6 +392,7 @@ fn with_ids_of(
         let place = of.iter().position(|instance| instance.id == refusal.instance);
         if let Some(instance) = place.and_then(|place| other.get(place)) {
             refusal.instance = instance.id;
+            refusal.name.clone_from(&instance.name);
         }
     }
     refusals

@@ -1,43 +1,25 @@
-//! Applying what others committed.
+//! Taking in what the log reader sends, and going on with requests that waited for it.
 //!
-//! A server alone on its ledger has nothing to follow: it knows what it committed itself. Once
-//! another writer's events were seen, every event is applied, its own ones too, since only their
-//! order says which of two is the newer.
-//!
-//! When a connection was lost, a commit may have happened whose answer was lost, so that neither the
-//! planner nor the caller knows of it. Then the fleet is loaded again.
+//! The order of the log is the truth. What this server committed itself is applied as soon as its
+//! writers report it, and once more from the log where others write too; a report that comes later
+//! than the log is not applied, or it would undo what others wrote in between.
 
-use berth_engine::{Policy, Timestamp};
-use berth_ledger::{Event, Ledger, LedgerError, SnapshotItem, Text, WriterPosition};
+use std::sync::Arc;
 
+use berth_engine::{Fleet, InstanceRequest, Timestamp};
+use berth_ledger::{
+    Answer, Claim, ClaimKey, CommitRecord, Conflict, Grant, LedgerError, WriterPosition,
+};
+
+use super::Message;
+use super::log_reader::{LogPage, PageSegment, PassResult};
+use super::moving::PendingMove;
+use super::pending_plan::PendingPlan;
 use super::planner::Planner;
-use super::{CatalogSender, Message};
+use crate::applied_from_log::AppliedFromLog;
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
-
-/// Loads the fleet as the ledger has it, and sends the same to the catalogue.
-pub(super) fn load(
-    ledger: &Ledger,
-    policy: Policy,
-    catalog_sender: &CatalogSender,
-) -> Result<FleetReplica, LedgerError> {
-    let mut replica = FleetReplica::new(policy);
-    catalog_sender.send(|| CatalogUpdate::Begin);
-    replica.cursor = ledger.snapshot(|item: SnapshotItem| {
-        if catalog_sender.is_connected() {
-            catalog_sender.send(|| CatalogUpdate::Load(item.clone()));
-        }
-        replica.load(item)
-    })?;
-    catalog_sender.send(|| CatalogUpdate::Loaded);
-    Ok(replica)
-}
-
-/// Events read at once.
-const PAGE: usize = 5000;
-
-/// Reads of events between two reads of heartbeats.
-const HEARTBEATS_EVERY: u64 = 40;
+use crate::metrics::LoopFailure;
 
 /// Tombstones that wait to be purged.
 pub(super) struct SealedTombstones {
@@ -47,56 +29,184 @@ pub(super) struct SealedTombstones {
     sent: bool,
 }
 
+/// What goes on when the log has been read.
+pub(super) enum AfterPass {
+    /// A request to plan, whatever was found.
+    Plan(Box<PendingPlan>),
+    /// A request that found no room: planned again if there is news, else refused.
+    NoRoom(Box<PendingPlan>, Vec<Arc<InstanceRequest>>),
+    /// A plan that the ledger did not grant.
+    Conflict(Box<PendingPlan>, Box<Conflict>),
+    /// A move that the ledger did not grant, and whether that was for its node.
+    MoveConflict(Box<PendingMove>, bool),
+    /// A move that found no place: planned again if there is news, else refused.
+    MoveNoRoom(Box<PendingMove>, Box<InstanceRequest>),
+    /// Somebody who waits until the catalogue has what others wrote.
+    CatchUp(tokio::sync::oneshot::Sender<()>),
+}
+
+/// Something that waits for a pass of the log reader.
+pub(super) struct ParkedWork {
+    ticket: u64,
+    /// Segments of others that had been applied when it was parked.
+    others_before: u64,
+    then: AfterPass,
+}
+
+/// What goes on when claims have been read.
+pub(super) enum AfterLookup {
+    /// A request that was granted at an earlier time is answered.
+    Granted(Box<PendingPlan>, Grant),
+    /// A move that was not granted, or at an earlier time, is answered or planned again.
+    Move(Box<PendingMove>, Box<Result<Answer, LedgerError>>),
+}
+
 impl Planner {
-    /// Reads others' events; after an error, the next call tries again.
-    pub(super) fn follow(&mut self) {
-        let lost = self.ledger.stats().retries.lost;
-        if lost == self.lost {
-            if self.follow_to_end().1 {
-                self.advance_gc();
-            }
-        } else if self.reload_snapshot() {
-            self.lost = lost;
+    /// Has something go on when the log has been read to its end as of now.
+    pub(super) fn park(&mut self, reap: bool, then: AfterPass) {
+        let ticket = self.log_reader.request_pass(reap);
+        self.parked.push(ParkedWork { ticket, others_before: self.others_applied, then });
+    }
+
+    /// Applies what one of our own writers committed.
+    pub(super) fn apply_report(&mut self, report: &CommitRecord) {
+        if self.multi_writer && self.applied_from_log.note_report(report) {
+            return;
         }
-        self.follows += 1;
+        for event in &report.events {
+            self.apply_event(event);
+        }
+    }
+
+    /// Applies part of the log.
+    pub(super) fn apply_page(&mut self, page: LogPage) {
+        self.log_reader.acknowledge();
+        self.multi_writer |= page.has_others;
+        let origins = self.ledger.clone();
+        for PageSegment { at, origin, mut events } in page.segments {
+            if origins.origins().contains(&origin) {
+                self.applied_from_log.note_segment(&origin, at);
+            } else {
+                self.others_applied += 1;
+            }
+            events.retain(|event| event.seq > self.replica.cursor);
+            for event in &events {
+                self.apply_event(&event.body);
+            }
+        }
+        self.replica.cursor = page.end;
+    }
+
+    /// Applies an event. If it cannot be applied, the fleet is loaded again: it has the result.
+    fn apply_event(&mut self, event: &berth_ledger::EventBody) {
+        if let Err(error) = self.replica.apply(event) {
+            tracing::error!(%error, ?event, "failed to apply an event; reloading the fleet");
+            if let Some(metrics) = &self.metrics {
+                metrics.loop_failed("planner", LoopFailure::Error);
+            }
+            self.log_reader.request_reload();
+        }
+    }
+
+    /// A pass of the log reader is over: who waited for it goes on.
+    pub(super) fn pass_ended(&mut self, result: &PassResult) {
+        if result.at_end {
+            self.advance_gc();
+        }
+        // After sealing: tombstones are purged after a pass that started later.
+        self.log_reader.acknowledge();
         if let Some(metrics) = &self.metrics {
             metrics.loop_ran("planner");
         }
-        if self.follows.is_multiple_of(HEARTBEATS_EVERY) {
-            self.refresh_heartbeats();
+        let (ready, waiting) =
+            std::mem::take(&mut self.parked).into_iter().partition(|it| it.ticket <= result.ticket);
+        self.parked = waiting;
+        for ParkedWork { others_before, then, .. } in ready {
+            let has_news = self.others_applied > others_before || result.reaped;
+            self.resume(then, has_news);
+        }
+        self.update_explainer();
+    }
+
+    fn resume(&mut self, then: AfterPass, has_news: bool) {
+        match then {
+            AfterPass::Plan(pending) => self.plan(*pending),
+            AfterPass::CatchUp(reached) => self.pass_barrier(reached),
+            AfterPass::NoRoom(pending, _) if has_news => self.plan(*pending),
+            AfterPass::NoRoom(pending, instances) => {
+                self.leave_decision(*pending, instances);
+            }
+            AfterPass::Conflict(pending, conflict) => self.plan_after_conflict(*pending, &conflict),
+            AfterPass::MoveConflict(moving, is_about_node) => {
+                self.move_after_conflict(*moving, is_about_node);
+            }
+            AfterPass::MoveNoRoom(moving, _) if has_news => self.plan_move(*moving),
+            AfterPass::MoveNoRoom(moving, asked) => self.explain_refused_move(*moving, *asked),
         }
     }
 
-    /// Reads the heartbeats that any server received: they are too many for the log.
-    fn refresh_heartbeats(&mut self) {
-        let Ok(heard) = self.ledger.heartbeats_since(self.heard_until) else { return };
-        for (node, at) in &heard {
-            // Heard in the same second again, at worst.
-            self.heard_until = self.heard_until.max(*at);
+    /// Applies heartbeats that any server received.
+    pub(super) fn apply_heartbeats(&mut self, heard: &[(berth_engine::NodeId, i64)]) {
+        self.log_reader.acknowledge();
+        for (node, at) in heard {
             self.replica.engine().fleet_mut().heartbeat(node, Timestamp(*at));
         }
-        self.catalog_sender.send(|| CatalogUpdate::Heartbeats(heard));
     }
 
-    /// Applies all events there are. Returns whether others' were among them.
-    pub(super) fn follow_now(&mut self) -> bool {
-        self.follow_to_end().0
-    }
-
-    /// The same, and whether the end of the log was reached.
-    fn follow_to_end(&mut self) -> (bool, bool) {
-        let mut has_others = false;
-        loop {
-            match self.page() {
-                Ok(Some(others)) => has_others |= others,
-                Ok(None) => return (has_others, true),
-                Err(LedgerError::CursorTooOld { .. } | LedgerError::CursorInFuture { .. }) => {
-                    self.reload_snapshot();
-                    return (true, false);
+    /// Claims were read, for an answer that waits for them.
+    pub(super) fn claims_read(
+        &mut self,
+        claims: Result<Vec<Claim>, LedgerError>,
+        then: AfterLookup,
+    ) {
+        self.log_reader.acknowledge();
+        match claims {
+            Ok(claims) => {
+                for claim in &claims {
+                    // A claim of a move was taken off its node in memory, whatever its fence.
+                    let applied = match &then {
+                        AfterLookup::Granted(..) => self.replica.apply_claim(claim),
+                        AfterLookup::Move(..) => self.replica.restore_claim(claim),
+                    };
+                    if applied.is_err() {
+                        self.log_reader.request_reload();
+                    }
                 }
-                Err(_) => return (has_others, false),
             }
+            // Where its claims are is in the ledger, and must not stay unknown here.
+            Err(_) => self.log_reader.request_reload(),
         }
+        match then {
+            AfterLookup::Granted(pending, grant) => pending.granted(grant),
+            AfterLookup::Move(moving, answer) => self.finish_move(*moving, *answer),
+        }
+    }
+
+    /// Answers a request that was granted at an earlier time. Its claims may be gone or elsewhere, and
+    /// if the answer to our own commit was lost, they are not known here yet.
+    pub(super) fn answer_earlier_grant(&mut self, pending: PendingPlan, grant: Grant) {
+        let keys = grant.claims.iter().filter_map(|claim| {
+            let key = ClaimKey { instance: claim.instance, role: claim.role };
+            (!self.replica.is_known(key, claim.fence)).then_some(key)
+        });
+        let keys: Vec<ClaimKey> = keys.collect();
+        if keys.is_empty() {
+            pending.granted(grant);
+            return;
+        }
+        self.log_reader.look_up(keys, AfterLookup::Granted(Box::new(pending), grant));
+    }
+
+    /// Takes over a fleet that was loaded, with a copy of it for the explainer.
+    pub(super) fn replace_fleet(&mut self, fresh: FleetReplica, copy: Box<Fleet>) {
+        let replaced = std::mem::replace(&mut self.replica, fresh);
+        self.reload_explainer(copy, Box::new(replaced));
+        // What was sealed is not sealed in this one.
+        self.sealed = None;
+        self.multi_writer = true;
+        self.applied_from_log = AppliedFromLog::default();
+        self.others_applied += 1;
+        self.log_reader.acknowledge();
     }
 
     /// Purges tombstones of claims once their allocation cannot be reported any more, neither by the
@@ -128,44 +238,7 @@ impl Planner {
         // A replica that was reloaded since may have sealed other claims.
         if seal == self.seals && self.sealed.take().is_some_and(|sealed| sealed.sent) {
             self.replica.purge_tombstones();
-            self.catalog_sender.send(|| CatalogUpdate::EndOfLog);
+            self.catalog_sender.send(|| CatalogUpdate::TombstonesPassed);
         }
-    }
-
-    /// One page of events; absent at the end of the log.
-    fn page(&mut self) -> Result<Option<bool>, LedgerError> {
-        let segments = self.ledger.segments_after(self.replica.cursor, PAGE)?;
-        let Some(last) = segments.last() else { return Ok(None) };
-        let end = last.first + last.count - 1;
-        let is_own = |origin: &Text| self.ledger.origins().contains(origin);
-        let others = segments.iter().any(|segment| !is_own(&segment.origin));
-        self.multi_writer |= others;
-        if self.multi_writer {
-            for segment in &segments {
-                let corrupt = |error: serde_json::Error| LedgerError::Corrupt(error.to_string());
-                let mut events: Vec<Event> = segment.events().map_err(corrupt)?;
-                events.retain(|event| event.seq > self.replica.cursor);
-                for event in &events {
-                    self.replica.apply(&event.body)?;
-                }
-                let bodies = || events.into_iter().map(|event| event.body).collect();
-                self.catalog_sender.send(|| CatalogUpdate::Events(segment.at, bodies()));
-            }
-        }
-        self.replica.cursor = end;
-        Ok(Some(others))
-    }
-
-    /// Reloads everything, when the log does not reach back to where we were or lacks what we missed.
-    /// Returns whether it could be read.
-    fn reload_snapshot(&mut self) -> bool {
-        let policy = self.replica.engine().policy().clone();
-        let Ok(mut fresh) = load(&self.ledger, policy, &self.catalog_sender) else { return false };
-        fresh.remember(&self.replica);
-        self.replica = fresh;
-        self.reload_explainer();
-        // What was set apart is not set apart in this one.
-        self.sealed = None;
-        true
     }
 }

@@ -3,16 +3,21 @@
 //! grants or finds a conflict; a conflict is planned again, on fresh knowledge, a bounded number of
 //! times.
 //!
-//! The planner never waits for the database: plans go out in groups, answers come in as messages. In
-//! front of it tenants take turns (`turns`). What takes long, such as saying why there is no room, is
+//! The planner never waits for the database: plans go out in groups, answers come in as messages, and
+//! what others wrote is read by a thread of its own (`log_reader`). In front of the planner tenants
+//! take turns (`turns`). What takes long, such as saying why there is no room, is
 //! done on another thread, on a copy of the fleet (`explainer`).
 
+mod conflict;
 mod explainer;
 mod follow;
+mod limit_fixes;
+mod log_reader;
 mod moving;
 mod offload;
 mod pending_plan;
 mod planner;
+mod preemption;
 mod recording;
 mod slot_assignment;
 mod turns;
@@ -22,23 +27,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use berth_engine::policy::PolicyHash;
 use berth_engine::{
-    BatchMode, Engine, Explanation, InstanceRequest, InvalidRequest, Policy, Refusal, Timestamp,
+    BatchMode, Engine, Explanation, Fix, Fleet, InstanceRequest, InvalidRequest, NodeId, Notice,
+    Policy, Refusal, Timestamp,
 };
 use berth_ledger::{
-    Answer, Backend, ClaimKey, CommitRecord, Conflict, Grant, Ledger, LedgerError, Options,
-    RefusalReason, Slot, Text, Verdict,
+    Answer, Backend, Claim, ClaimKey, CommitRecord, Conflict, Grant, Ledger, LedgerError, Options,
+    RefusalReason, Slot, Text, Verdict, WriterHooks,
 };
 
 use crate::catalog::CatalogUpdate;
+use crate::clock::DatabaseClock;
 use crate::error::StartError;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
+use crate::patience::within_patience;
+use crate::supervision::{Supervisor, ThreadMonitor, ThreadWork};
 use explainer::Explainer;
-use pending_plan::{Decided, PendingPlan};
+use follow::AfterLookup;
+use log_reader::{LoadedFleet, LogPage, LogReader, LogReaderSettings, PassResult};
+use pending_plan::{ExplainerChoice, PendingPlan};
 use planner::Planner;
 
 pub use moving::{MoveAnswer, MoveRequest};
+pub use preemption::PreemptionPlan;
 
 /// Where the planner gets the time from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -60,8 +73,8 @@ pub struct PlaceRequest {
     pub pools: Vec<Text>,
     /// Who asks, for the audit log; absent: the server itself.
     pub by: Option<Actor>,
-    /// Whether to say why, when it is granted. A refusal always says why.
-    pub explain: bool,
+    /// Whether to say why, when it is granted, and for how many nodes. A refusal always says why.
+    pub explain: Option<usize>,
     /// Decide, and claim nothing.
     pub dry_run: bool,
     /// If there is no room, say only that: it was explained and recorded before.
@@ -69,8 +82,14 @@ pub struct PlaceRequest {
     /// Slots that the instances must have, one for each; empty: an instance of a workload gets the
     /// lowest that is free.
     pub slots: Vec<RequestedSlot>,
+    /// The version of the workload by which the slots were chosen; absent: the planner chooses.
+    pub workload_version: Option<i64>,
+    /// The policy whose defaults the instances were given; absent: none were.
+    pub defaults_of: Option<PolicyHash>,
     /// The release that the instances will run.
     pub release: Option<Text>,
+    /// In whose room the one instance is placed; absent: in none.
+    pub preemption: Option<Arc<PreemptionPlan>>,
 }
 
 /// A slot that an instance must have.
@@ -98,6 +117,8 @@ pub struct Granted {
     pub grant: Grant,
     /// Why others of the batch have no place, one for each class.
     pub left_out: Vec<Refusal>,
+    /// What the caller should know of its request; nothing for a retry of what was granted.
+    pub notices: Vec<Notice>,
     /// Why the first instance is where it is, if asked for.
     pub explanation: Option<Box<Explanation>>,
 }
@@ -109,13 +130,15 @@ pub enum PlaceAnswer {
     Granted(Granted),
     /// No node can take it, or too few instances can be placed; the refusals say why.
     NoRoom(Vec<Refusal>),
-    /// The ledger refused it for a reason that another node would not change.
-    Refused(RefusalReason),
+    /// The ledger refused it for a reason that another node would not change; what would help, each
+    /// tried.
+    Refused(RefusalReason, Vec<Fix>),
     /// Others were faster every time.
     Contended(Box<Conflict>),
     /// The request means nothing.
     Invalid(InvalidRequest),
-    /// Too many requests of its tenant wait for the planner already.
+    /// Too many requests of its tenant wait for the planner already, or whatever place was found was gone
+    /// when it was to be claimed. Nothing was claimed.
     Busy,
     /// The ledger does not know: retry with the same request id.
     Unknown(LedgerError),
@@ -138,42 +161,64 @@ pub struct PlacerOptions {
     pub policy: Policy,
     /// How often other servers' events are looked for.
     pub follow_every: Duration,
-    /// Where the planner gets the time from.
+    /// Where the planner gets the time from: the database's clock, unless it is replaced.
     pub clock: Clock,
-    /// Sends everything that the planner applies to the catalogue, if there is one.
+    /// The database's clock, which the log reader sets.
+    pub database_clock: Arc<DatabaseClock>,
+    /// Sends what was committed, here and elsewhere, to the catalogue, if there is one.
     pub notes: Option<Sender<CatalogUpdate>>,
     /// What is counted; absent: nothing.
     pub metrics: Option<Arc<Metrics>>,
-    /// Most requests of one tenant that may wait for the planner.
+    /// Most requests of one tenant that may wait for the planner, and as many for the explainer.
     pub tenant_queue: usize,
+    /// Watches over the threads.
+    pub supervisor: Arc<Supervisor>,
 }
 
 impl PlacerOptions {
-    /// Options with a policy and this machine's clock.
+    /// Options with a policy and the database's clock.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
+        let database_clock = Arc::new(DatabaseClock::default());
+        let clock = Arc::clone(&database_clock);
         Self {
             ledger: Options::default(),
             policy,
             follow_every: Duration::from_millis(50),
-            clock: Arc::new(system_time),
+            clock: Arc::new(move || Timestamp(clock.now().as_second())),
+            database_clock,
             notes: None,
             metrics: None,
             tenant_queue: 4096,
+            supervisor: Arc::default(),
         }
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the server is where time comes in")]
-fn system_time() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Timestamp(since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
+impl PlacerOptions {
+    fn monitor(&self, name: &'static str, work: ThreadWork) -> ThreadMonitor {
+        self.supervisor.monitor(name, work, self.metrics.clone())
+    }
 }
 
 /// A moment, to measure from; it decides nothing.
 #[allow(clippy::disallowed_methods, reason = "measures how long decisions take")]
 fn tick() -> Instant {
     Instant::now()
+}
+
+/// How much less of a busy CPU the explainer gets than other threads, as `nice` counts it.
+#[cfg(target_os = "linux")]
+const EXPLAINER_NICENESS: i32 = 10;
+
+/// Lowers the priority of this thread: where there are fewer cores than threads with work, an
+/// explanation waits rather than a placement.
+fn yield_cpu_to_others() {
+    // On Linux, and only there, this is about the calling thread alone.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, EXPLAINER_NICENESS) {
+        tracing::debug!(%error, "failed to lower the priority of the explainer");
+    }
 }
 
 /// What the planner receives.
@@ -183,23 +228,33 @@ enum Message {
     /// The ledger's answer to a plan of several tries.
     Answered(Box<PendingPlan>, Result<Verdict, LedgerError>),
     /// The explainer found a place.
-    Decided(Box<PendingPlan>, Box<Decided>),
+    Chosen(Box<PendingPlan>, Box<ExplainerChoice>),
     /// The explainer found that something changed.
     PlanAgain(Box<PendingPlan>),
+    /// The explainer panicked: its copy of the fleet may be half changed.
+    ExplainerPanicked,
     /// An instance to move.
     Move(Box<moving::PendingMove>),
     /// The ledger's answer to a move.
     MoveAnswered(Box<moving::PendingMove>, Result<Answer, LedgerError>),
     /// What was committed here.
-    Committed(CommitRecord),
+    Committed(Arc<CommitRecord>),
     /// Reads or changes the replica between two plans.
     Inspect(Box<dyn FnOnce(&mut FleetReplica) + Send>),
     /// Reads the fleet on the explainer's thread.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
-    /// Answered when everything before it was taken in.
-    Barrier(tokio::sync::oneshot::Sender<()>),
-    /// Time to read other servers' events.
-    Follow,
+    /// Answered when the log was read to its end, and is in the catalogue.
+    CatchUp(tokio::sync::oneshot::Sender<()>),
+    /// Part of the log.
+    LogPage(Box<LogPage>),
+    /// The log was read to its end, or as far as it could be.
+    PassEnded(PassResult),
+    /// When agents were last heard, by any server.
+    Heartbeats(Vec<(NodeId, i64)>),
+    /// Claims as the ledger has them.
+    ClaimsRead(Result<Vec<Claim>, LedgerError>, Box<AfterLookup>),
+    /// A fleet that was loaded again, and a copy of it for the explainer.
+    Reloaded(Box<FleetReplica>, Box<Fleet>),
     /// Everything that was sent before this seal has been applied.
     SealReached(u64),
     /// No more.
@@ -210,6 +265,7 @@ enum Message {
 pub struct Placer {
     ledger: Ledger,
     inbox: Sender<Message>,
+    catalog_sender: CatalogSender,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -220,47 +276,54 @@ impl Placer {
     /// When the ledger cannot be opened or read.
     pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
         let (inbox, outbox) = mpsc::channel();
-        let committed = Mutex::new(inbox.clone());
-        let observer = move |happened| {
-            let inbox = committed.lock().unwrap_or_else(PoisonError::into_inner);
-            // The planner may have stopped first.
-            let _ = inbox.send(Message::Committed(happened));
-        };
-        let ledger = Ledger::open_with(backend, options.ledger, Some(Arc::new(observer)))?;
         let catalog_sender = CatalogSender(options.notes.clone());
-        let mut replica = follow::load(&ledger, options.policy.clone(), &catalog_sender)?;
+        let hooks = writer_hooks(&inbox, &catalog_sender, options.supervisor.monitor_of_writers());
+        let ledger = Ledger::open_with(backend, options.ledger, hooks)?;
+        options.database_clock.set(&ledger)?;
+        let has_catalog = catalog_sender.is_connected();
+        let loaded = log_reader::load(&ledger, options.policy.clone(), has_catalog, || ())?;
+        let LoadedFleet { mut replica, fleet, catalog } = loaded;
+        if let Some(catalog) = catalog {
+            catalog_sender.send(|| CatalogUpdate::Replace(catalog));
+        }
         let (to_explainer, from_planner) = mpsc::channel();
-        let engine = replica.engine();
-        engine.fleet_mut().record_changes();
         let explainer = Explainer::new(
-            Engine::with_fleet(engine.fleet().clone(), engine.policy().clone()),
+            Engine::with_fleet(*fleet, replica.engine().policy().clone()),
             replica.cursor,
             ledger.clone(),
             inbox.clone(),
-            Arc::clone(&options.clock),
-            options.metrics.clone(),
+            options,
         );
+        let (log_reader, reader_handle) = LogReader::new(LogReaderSettings {
+            ledger: ledger.clone(),
+            inbox: inbox.clone(),
+            catalog_sender: catalog_sender.clone(),
+            cursor: replica.cursor,
+            policy: options.policy.clone(),
+            every: options.follow_every,
+            clock: Arc::clone(&options.database_clock),
+            metrics: options.metrics.clone(),
+            monitor: options.monitor(log_reader::NAME, ThreadWork::ReadsDatabase),
+        });
         let planner = Planner::new(
-            replica,
+            *replica,
             ledger.clone(),
             inbox.clone(),
             to_explainer,
-            catalog_sender,
+            reader_handle,
+            catalog_sender.clone(),
             options,
         );
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
-        // Ends when the planner is gone.
-        let explaining = spawn("explainer").spawn(move || explainer.run(&from_planner))?;
-        let (ticks, every) = (inbox.clone(), options.follow_every);
-        let following = spawn("follower").spawn(move || {
-            // Ends when the planner is gone.
-            while ticks.send(Message::Follow).is_ok() {
-                std::thread::sleep(every);
-            }
+        // These end when the planner is gone.
+        let explaining = spawn("explainer").spawn(move || {
+            yield_cpu_to_others();
+            explainer.run(&from_planner);
         })?;
-        drop(following);
-        Ok(Self { ledger, inbox, threads: Mutex::new(vec![planning, explaining]) })
+        let reading = spawn("follower").spawn(move || log_reader.run())?;
+        let threads = Mutex::new(vec![planning, explaining, reading]);
+        Ok(Self { ledger, inbox, catalog_sender, threads })
     }
 
     /// Hands a request over; the answer comes when it is durable.
@@ -271,15 +334,20 @@ impl Placer {
         }
     }
 
-    /// Hands a request over. The receiver gets the answer, or nothing if the placer stops.
+    /// Hands a request over at once. Its answer comes when it is durable; if that takes longer than the
+    /// ledger's patience, the outcome is unknown.
     pub(crate) fn send(
         &self,
         request: PlaceRequest,
-    ) -> tokio::sync::oneshot::Receiver<PlaceAnswer> {
+    ) -> impl Future<Output = PlaceAnswer> + Send + use<> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.submit(PlaceJob { request, reply });
-        receiver
+        let ledger = self.ledger.clone();
+        async move {
+            let answer = within_patience(&ledger, async { receiver.await.map(Ok) }).await;
+            answer.unwrap_or_else(PlaceAnswer::Unknown)
+        }
     }
 
     /// Places and waits for the answer.
@@ -337,17 +405,48 @@ impl Placer {
         receiver.await.ok()
     }
 
-    /// Waits until everything committed here so far was applied, by the catalogue as well.
-    pub async fn wait_for_read_your_writes(&self) {
+    /// Waits until everything that any server committed so far was applied, by the catalogue as well.
+    pub async fn catch_up(&self) {
         let (reached, waits) = tokio::sync::oneshot::channel();
-        if self.inbox.send(Message::Barrier(reached)).is_ok() {
+        if self.inbox.send(Message::CatchUp(reached)).is_ok() {
             // A planner that stops meanwhile takes in nothing more.
             let _ = waits.await;
         }
     }
+
+    /// Waits until everything committed here so far is in the catalogue. The planner has it when it gets to
+    /// it: what it is sent after the commit comes after the report of the commit.
+    pub async fn wait_for_read_your_writes(&self) {
+        if !self.catalog_sender.is_connected() {
+            return;
+        }
+        let (reached, waits) = tokio::sync::oneshot::channel();
+        self.catalog_sender.send(|| CatalogUpdate::Barrier(reached));
+        // A catalogue that stops meanwhile takes in nothing more.
+        let _ = waits.await;
+    }
 }
 
-/// Sends everything that the planner applies to the catalogue, if there is one.
+/// What the writers report: commits to the catalogue and the planner, and their own end to the supervisor.
+fn writer_hooks(
+    inbox: &Sender<Message>,
+    catalog_sender: &CatalogSender,
+    writers: ThreadMonitor,
+) -> WriterHooks {
+    let (inbox, catalog_sender) = (inbox.clone(), catalog_sender.clone());
+    let observer = move |report| {
+        let report = Arc::new(report);
+        // First the catalogue: whatever the planner knows, the catalogue has or is about to apply.
+        catalog_sender.send(|| CatalogUpdate::Committed(Arc::clone(&report)));
+        // The planner may have stopped first.
+        let _ = inbox.send(Message::Committed(report));
+    };
+    let ended = move || writers.report_end();
+    WriterHooks { observer: Some(Arc::new(observer)), ended: Some(Arc::new(ended)) }
+}
+
+/// Sends updates to the catalogue, if there is one.
+#[derive(Clone)]
 struct CatalogSender(Option<Sender<CatalogUpdate>>);
 
 impl CatalogSender {

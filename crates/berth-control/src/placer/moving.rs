@@ -1,19 +1,20 @@
 //! Moving an instance: planned as if it were not where it is, then claimed off the one node and onto
 //! the other in one commit.
 //!
-//! The planner takes the instance off its node in memory first, as the ledger does: an instance must
-//! not be in its own way, neither by its room nor by the rules of its groups.
+//! The planner looks as if the instance were off its node, as the ledger does: an instance must not be
+//! in its own way, neither by its room nor by the rules of its groups.
 
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use berth_engine::{InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Refusal};
 use berth_ledger::{
-    Answer, Audited, ClaimKey, ClaimRejection, ClaimStatus, Guard, Job, LedgerError, Move, Op,
-    PlannedClaim, Text,
+    Answer, Audited, AvailabilityGuard, ClaimKey, ClaimRejection, ClaimStatus, Guard, Job,
+    LedgerError, Move, Op, PlannedClaim, Text,
 };
 
 use super::explainer::Task;
+use super::follow::{AfterLookup, AfterPass};
 use super::planner::{Planner, TRIES};
 use super::turns::Lane;
 use super::{Actor, Message, Placer};
@@ -27,6 +28,8 @@ pub struct MoveRequest {
     pub instance: Arc<InstanceRequest>,
     /// The fence of the claim that is to move.
     pub fence: i64,
+    /// What must hold if it is a member that others must stand in for meanwhile.
+    pub guard: Option<Arc<AvailabilityGuard>>,
     /// Who moves it, for the audit log.
     pub by: Actor,
 }
@@ -61,6 +64,8 @@ pub(super) struct PendingMove {
     raised: Vec<NodeId>,
     /// Nodes that denied it though the replica was up to date.
     denied: Vec<NodeId>,
+    /// Whether others' events and expired leases were looked for since it came.
+    looked: bool,
 }
 
 impl PendingMove {
@@ -70,11 +75,6 @@ impl PendingMove {
 
     fn key(&self) -> ClaimKey {
         ClaimKey::primary(self.id())
-    }
-
-    /// The instance as it is charged now.
-    pub(super) fn instance(&self) -> &InstanceRequest {
-        &self.request.instance
     }
 
     /// Answers the caller that no other node can take it.
@@ -103,6 +103,7 @@ impl Placer {
             to: NodeId::new(""),
             raised: Vec::new(),
             denied: Vec::new(),
+            looked: false,
         };
         let message = Message::Move(Box::new(moving));
         if let Err(mpsc::SendError(Message::Move(moving))) = self.inbox.send(message) {
@@ -132,21 +133,19 @@ impl Planner {
         asked.excluded_nodes.push(from.clone());
         asked.excluded_nodes.extend(moving.denied.iter().cloned());
         let now = (self.clock)();
-        self.replica.engine().fleet_mut().release(id);
-        let found = if moving.tries < TRIES {
-            self.replica.engine().try_place(&asked, now).map_err(PlaceError::Invalid)
-        } else {
+        let explains = moving.tries >= TRIES;
+        let found = self.replica.engine().as_if_released(id, |engine| match explains {
             // The explainer found a place each time that was gone when it was to be claimed.
-            self.replica.engine().place(&asked, now).map(Some)
-        };
+            true => engine.place(&asked, now).map(Some),
+            false => engine.try_place(&asked, now).map_err(PlaceError::Invalid),
+        });
         if let Ok(Some(placement)) = found {
+            self.replica.engine().fleet_mut().release(id);
             self.replica.plan(&moving.request.instance, &placement.node);
             moving.to = placement.node;
             self.send_move(moving, placement.score);
             return;
         }
-        // It was there a moment ago, so it can be there again.
-        let _ = self.replica.engine().fleet_mut().claim_shared(&moving.request.instance, &from);
         match found {
             Ok(_) => self.refuse_move(moving, asked),
             Err(PlaceError::Refused(refusal)) => moving.answer_no_room(refusal),
@@ -159,10 +158,11 @@ impl Planner {
         let secrets_version = self.replica.secrets_of(&instance);
         let claim = self.claim(&instance, moving.to.clone());
         let to = PlannedClaim { score, secrets_version, ..claim };
-        moving.raised = super::planner::raised_by(std::slice::from_ref(&to));
+        moving.raised = super::pending_plan::raised_by(std::slice::from_ref(&to));
         self.replica.expect_rules(moving.raised.iter(), 1);
         let request = &moving.request;
         let (request_id, fence) = (Text::clone(&request.request_id), Some(request.fence));
+        let guard = request.guard.clone();
         let subject = format!("{} to {}", instance.id, moving.to);
         let op = Op::Audited(Box::new(Audited {
             actor: Text::clone(&request.by.name),
@@ -170,7 +170,7 @@ impl Planner {
             action: Text::from("move"),
             subject: Text::from(subject),
             request_id: Some(Text::clone(&request_id)),
-            op: Op::Move(Box::new(Move { request_id, fence, to, restart: true })),
+            op: Op::Move(Box::new(Move { request_id, fence, to, restart: true, guard })),
         }));
         let inbox = self.inbox.clone();
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
@@ -193,9 +193,20 @@ impl Planner {
             // Not granted, or granted at an earlier time.
             self.replica.expect_rules(moving.raised.iter(), -1);
             self.replica.take_back(id);
-            self.look_up(id);
         }
         moving.raised.clear();
+        if is_reported || self.replica.engine().fleet().node_of(id).is_some() {
+            self.finish_move(moving, answer);
+            return;
+        }
+        // It was taken off its node in memory: it is where the ledger has it.
+        let key = moving.key();
+        let then = AfterLookup::Move(Box::new(moving), Box::new(answer));
+        self.log_reader.look_up(vec![key], then);
+    }
+
+    /// Answers a move, or plans it again.
+    pub(super) fn finish_move(&mut self, moving: PendingMove, answer: Result<Answer, LedgerError>) {
         match answer {
             Ok(Answer::Claim(Ok(standing))) => (moving.reply)(MoveAnswer::Moved(standing)),
             Ok(Answer::Claim(Err(ClaimRejection::Guard(guard)))) => self.conflicted(moving, guard),
@@ -208,28 +219,24 @@ impl Planner {
         }
     }
 
-    /// An instance that was taken off its node in memory is where the ledger has it.
-    fn look_up(&mut self, id: InstanceId) {
-        if self.replica.engine().fleet().node_of(id).is_some() {
-            return;
-        }
-        if let Ok(Some(claim)) = self.ledger.claim(ClaimKey::primary(id)) {
-            // What the ledger just read can be read.
-            let _ = self.replica.restore_claim(&claim);
-        }
-    }
-
-    fn conflicted(&mut self, mut moving: PendingMove, guard: Box<Guard>) {
+    fn conflicted(&mut self, moving: PendingMove, guard: Box<Guard>) {
         if let Some(metrics) = &self.metrics {
             metrics.conflict(guard.code());
         }
-        if moving.tries >= TRIES {
+        // Another plan does not help where too few other members run.
+        if moving.tries >= TRIES || matches!(*guard, Guard::TooFewRunning { .. }) {
             (moving.reply)(MoveAnswer::Contended(guard));
             return;
         }
-        // As for any plan: a node that denies a plan made on all there is to know is not asked again.
-        self.follow_now();
-        if self.replica.cursor == moving.planned_at {
+        // Another node does not help where something else than the node changed.
+        let is_about_node =
+            !matches!(*guard, Guard::PolicyChanged { .. } | Guard::SecretsChanged { .. });
+        self.park(false, AfterPass::MoveConflict(Box::new(moving), is_about_node));
+    }
+
+    /// As for any plan: a node that denies a plan made on all there is to know is not asked again.
+    pub(super) fn move_after_conflict(&mut self, mut moving: PendingMove, is_about_node: bool) {
+        if self.replica.cursor == moving.planned_at && is_about_node {
             moving.denied.push(moving.to.clone());
         }
         self.plan_move(moving);
@@ -237,16 +244,16 @@ impl Planner {
 
     fn refuse_move(&mut self, mut moving: PendingMove, asked: InstanceRequest) {
         // Others may have made room since, or leases have ended: look once before saying no.
-        let has_others = moving.tries == 1 && self.follow_now();
-        if has_others {
-            self.plan_move(moving);
-        } else if moving.tries <= 2 && self.ledger.reap().is_ok_and(|reaped| !reaped.is_empty()) {
-            moving.tries = moving.tries.max(2);
-            self.follow_now();
-            self.plan_move(moving);
-        } else {
-            let refused = RefusedMove { moving, asked };
-            self.leave(Lane::Internal, Task::Move(Box::new(refused)));
+        if moving.looked {
+            self.explain_refused_move(moving, asked);
+            return;
         }
+        moving.looked = true;
+        self.park(true, AfterPass::MoveNoRoom(Box::new(moving), Box::new(asked)));
+    }
+
+    pub(super) fn explain_refused_move(&mut self, moving: PendingMove, asked: InstanceRequest) {
+        let refused = RefusedMove { moving, asked };
+        self.leave(Lane::Internal, Task::Move(Box::new(refused)));
     }
 }

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use berth_engine::{Engine, InstanceRequest, Placement, Timestamp};
+use berth_engine::{Engine, Fleet, InstanceId, InstanceRequest, Placement, Timestamp};
+use rustc_hash::FxHashMap;
 
 use super::PlaceAnswer;
 use super::explainer::{FleetUpdate, OpenDecision, Task, ToExplainer};
-use super::pending_plan::{Decided, PendingPlan};
-use super::planner::Planner;
+use super::follow::AfterPass;
+use super::pending_plan::{ExplainerChoice, PendingPlan};
+use super::planner::{MAX_SCANS, Planner, TRIES};
 use super::turns::Lane;
+use crate::fleet_replica::FleetReplica;
 
 impl Planner {
     /// Leaves something to the explainer, with all that it must know for it.
@@ -24,12 +27,11 @@ impl Planner {
         let _ = self.explainer.send(ToExplainer::Changes(update));
     }
 
-    /// Sends the explainer a fleet that was loaded again.
-    pub(super) fn reload_explainer(&mut self) {
-        self.replica.engine().fleet_mut().record_changes();
-        let fleet = Box::new(self.replica.engine().fleet().clone());
+    /// Sends the explainer a fleet that was loaded again, and the one before it to be freed there: that
+    /// takes a while.
+    pub(super) fn reload_explainer(&mut self, fleet: Box<Fleet>, replaced: Box<FleetReplica>) {
         let update = self.fleet_update();
-        let _ = self.explainer.send(ToExplainer::Fleet(fleet, update));
+        let _ = self.explainer.send(ToExplainer::Fleet(fleet, update, replaced));
     }
 
     fn fleet_update(&mut self) -> FleetUpdate {
@@ -57,30 +59,46 @@ impl Planner {
             self.ask(pending);
             return;
         }
-        self.leave_decision(pending, instances, false);
+        // Others may have made room since, or leases have ended: look once before saying no. What waits
+        // in the queue is tried again when something makes room.
+        if !pending.looked && !request.quiet {
+            let mut pending = pending;
+            pending.looked = true;
+            self.park(true, AfterPass::NoRoom(Box::new(pending), instances));
+            return;
+        }
+        self.leave_decision(pending, instances);
     }
 
     pub(super) fn leave_decision(
         &mut self,
         pending: PendingPlan,
         instances: Vec<Arc<InstanceRequest>>,
-        has_room: bool,
     ) {
         let lane = Lane::of(&pending.job.request);
-        let open = OpenDecision { pending, instances, has_room };
+        let open = OpenDecision { pending, instances };
         self.leave(lane, Task::Decide(Box::new(open)));
     }
 
     /// Claims what the explainer chose, if it is still possible: its fleet is a little older.
-    pub(super) fn claim_decided(&mut self, mut pending: PendingPlan, decided: Decided) {
+    pub(super) fn claim_choice(&mut self, mut pending: PendingPlan, choice: ExplainerChoice) {
+        if let Some(conflict) = self.outdated_defaults(&pending) {
+            pending.answer(PlaceAnswer::Contended(conflict));
+            return;
+        }
         pending.tries += 1;
         pending.planned_at = self.replica.cursor;
         let instances = self.instances(&mut pending);
-        let Decided { placements, left_out, explanation, basis } = decided;
+        let ExplainerChoice { placements, left_out, explanation, basis } = choice;
         pending.now = Timestamp(basis.now);
         if !still_fit(self.replica.engine(), &instances, &placements, (self.clock)()) {
             self.release_slots(&pending, &[]);
             pending.outrun += 1;
+            // The explainer decides the last tries, and each time the place was gone. It has to end.
+            if pending.tries >= 2 * TRIES {
+                pending.answer(PlaceAnswer::Busy);
+                return;
+            }
             self.plan(pending);
             return;
         }
@@ -99,10 +117,27 @@ fn still_fit(
     placements: &[Placement],
     now: Timestamp,
 ) -> bool {
+    let by_id: FxHashMap<InstanceId, &InstanceRequest> =
+        instances.iter().map(|instance| (instance.id, &**instance)).collect();
     let of = |placement: &Placement| {
-        let instance = instances.iter().find(|instance| instance.id == placement.instance);
-        instance.map(|instance| (&**instance, placement.node.clone()))
+        by_id.get(&placement.instance).map(|instance| (*instance, placement.node.clone()))
     };
     let planned: Option<Vec<_>> = placements.iter().map(of).collect();
     planned.is_some_and(|planned| engine.admits_all(&planned, now))
+}
+
+/// Whether a batch takes too long for the planner, even without a search: rules about neighbours are
+/// evaluated again after each instance, and the first of a class is compared with every node.
+pub(super) fn is_left_to_the_explainer(instances: &[Arc<InstanceRequest>]) -> bool {
+    let has_rules = |instance: &Arc<InstanceRequest>| {
+        !instance.groups.is_empty()
+            || !instance.affinity.is_empty()
+            || !instance.locality.is_empty()
+    };
+    if instances.len() <= MAX_SCANS {
+        return false;
+    }
+    let changes_class = |pair: &&[Arc<InstanceRequest>]| !pair[0].same_class(&pair[1]);
+    let classes = 1 + instances.windows(2).filter(changes_class).take(MAX_SCANS).count();
+    classes > MAX_SCANS || instances.iter().any(has_rules)
 }

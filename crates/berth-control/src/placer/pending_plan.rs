@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use berth_engine::{Explanation, InstanceId, NodeId, Placement, Refusal, Timestamp};
-use berth_ledger::{Basis, Grant, Slot};
+use berth_engine::{Explanation, InstanceId, NodeId, Notice, Placement, Refusal, Timestamp};
+use berth_ledger::{Basis, Grant, PlannedClaim, Slot};
 
 use super::slot_assignment::SlotAssignment;
 use super::{Granted, PlaceAnswer, PlaceJob};
@@ -33,14 +33,14 @@ pub(super) struct PendingPlan {
     pub(super) is_question: bool,
     /// Whether others' events and expired leases were looked for since it came.
     pub(super) looked: bool,
-    /// The last event of other servers that must be known before it is planned again.
-    pub(super) follow_to: i64,
     /// Nodes that denied the request though the replica was up to date.
     pub(super) denied: Vec<NodeId>,
     /// Since when it waits for the planner, then for the ledger.
     pub(super) since: Instant,
     /// Why some of the batch have no place in the plan.
     pub(super) left_out: Vec<Refusal>,
+    /// What the caller should know of its request.
+    pub(super) notices: Vec<Notice>,
     /// Why the first instance is where it is.
     pub(super) explanation: Option<Box<Explanation>>,
     /// The slot that each instance is being assigned.
@@ -64,10 +64,10 @@ impl PendingPlan {
             asked_when_placed: false,
             is_question: false,
             looked: false,
-            follow_to: 0,
             denied: Vec::new(),
             since,
             left_out: Vec::new(),
+            notices: Vec::new(),
             explanation: None,
             slots: Vec::new(),
             denied_slots: Vec::new(),
@@ -83,8 +83,8 @@ impl PendingPlan {
 
     /// Answers the caller that it is granted.
     pub(super) fn granted(self, grant: Grant) {
-        let Self { job, left_out, explanation, .. } = self;
-        (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, explanation }));
+        let Self { job, left_out, notices, explanation, .. } = self;
+        (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, notices, explanation }));
     }
 
     /// Answers the caller otherwise.
@@ -94,7 +94,7 @@ impl PendingPlan {
 }
 
 /// What the explainer decided for a request, on its copy of the fleet.
-pub(super) struct Decided {
+pub(super) struct ExplainerChoice {
     /// Where instances go.
     pub(super) placements: Vec<Placement>,
     /// Why others of the batch have no place.
@@ -103,4 +103,24 @@ pub(super) struct Decided {
     pub(super) explanation: Option<Box<Explanation>>,
     /// The fleet that it was decided on.
     pub(super) basis: Basis,
+}
+
+/// What the caller of these placements should know, each thing once.
+pub(super) fn notices_of(placements: &[Placement]) -> Vec<Notice> {
+    let mut notices: Vec<Notice> = Vec::new();
+    for notice in placements.iter().flat_map(|placement| &placement.notices) {
+        if !notices.contains(notice) {
+            notices.push(notice.clone());
+        }
+    }
+    notices
+}
+
+/// Nodes whose rules a plan raises, once for each claim that does.
+pub(super) fn raised_by(claims: &[PlannedClaim]) -> Vec<NodeId> {
+    let raising = claims.iter().filter(|claim| claim.has_hard_rules());
+    let nodes = raising.flat_map(|claim| {
+        std::iter::once(&claim.node).chain(claim.neighbours.iter().map(|(node, _)| node))
+    });
+    nodes.cloned().collect()
 }

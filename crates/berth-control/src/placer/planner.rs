@@ -7,23 +7,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-use berth_engine::{
-    Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, PlaceError, Placement, Refusal,
-};
+use berth_engine::{Batch, InstanceId, InstanceRequest, InvalidRequest, NodeId, Notice, Placement};
 use berth_ledger::{
-    Answer, Basis, ClaimKey, Grant, Guard, Job, Ledger, LedgerError, Op, Plan, PlannedClaim,
-    RefusalReason, Spec, Verdict, hash_of_asked,
+    Answer, Assumptions, Basis, Job, Ledger, LedgerError, Op, Plan, PlannedClaim, RefusalReason,
+    Spec, Verdict, hash_of_asked,
 };
 
-use super::explainer::{Task, ToExplainer};
-use super::follow::SealedTombstones;
-use super::pending_plan::PendingPlan;
-use super::recording::{named, record_refusal, refuse};
+use super::explainer::{LimitedRequest, Task, ToExplainer};
+use super::follow::{AfterPass, ParkedWork, SealedTombstones};
+use super::log_reader::LogReaderHandle;
+use super::offload::is_left_to_the_explainer;
+use super::pending_plan::{PendingPlan, notices_of, raised_by};
+use super::preemption::claiming_op;
+use super::recording::refuse_by_limit;
 use super::turns::{Lane, Turns};
 use super::{CatalogSender, Clock, Message, PlaceAnswer, PlaceJob, tick};
+use crate::applied_from_log::AppliedFromLog;
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
+use crate::supervision::{ThreadMonitor, ThreadWork};
 
 /// Most plans for one request before it is answered as contended.
 pub(super) const TRIES: u32 = 16;
@@ -37,11 +40,11 @@ const CHUNK: usize = 16;
 /// Changes after which the explainer gets them though it has nothing to explain.
 const CHANGES: usize = 1024;
 
-/// Instances of a batch with rules about neighbours that the planner places itself.
-const BATCH_WITH_RULES: usize = 16;
+/// Choices of a batch that the planner makes by looking at every node: more are left to the explainer.
+pub(super) const MAX_SCANS: usize = 16;
 
 /// How often the explainer may find room for a request that is gone when it is to be claimed, before
-/// the planner searches itself.
+/// the planner looks for some itself: without a search, which would hold up others.
 const OUTRUN: u32 = 4;
 
 pub(super) struct Planner {
@@ -51,18 +54,20 @@ pub(super) struct Planner {
     pub(super) clock: Clock,
     pub(super) catalog_sender: CatalogSender,
     pub(super) metrics: Option<Arc<Metrics>>,
+    monitor: ThreadMonitor,
     /// The stored form of requests, for the classes asked for last.
     specs: Vec<(Arc<InstanceRequest>, Spec)>,
     /// Jobs of this round.
     pub(super) outgoing: Vec<Job>,
     /// Whether others write to this ledger too.
     pub(super) multi_writer: bool,
-    /// Connections that had been lost when the fleet was last known to be whole.
-    pub(super) lost: u64,
-    /// How often others' events were looked for.
-    pub(super) follows: u64,
-    /// The last heartbeat that was taken in, in whole seconds.
-    pub(super) heard_until: i64,
+    /// Own segments that the log delivered before the writer's report, or the other way round.
+    pub(super) applied_from_log: AppliedFromLog,
+    /// Segments of others that were applied.
+    pub(super) others_applied: u64,
+    pub(super) log_reader: LogReaderHandle,
+    /// What waits for the log reader.
+    pub(super) parked: Vec<ParkedWork>,
     /// Claims that are gone and about to be forgotten, and how often there were any.
     pub(super) sealed: Option<SealedTombstones>,
     pub(super) seals: u64,
@@ -79,13 +84,13 @@ const SPECS: usize = 64;
 
 /// What planning came to.
 pub(super) enum PlanOutcome {
-    Plan(Plan, Vec<InstanceId>),
+    /// A plan, the instances that it places, and what their caller should know.
+    Plan(Plan, Vec<InstanceId>, Vec<Notice>),
     /// There is no room, as far as can be told without a search.
     NoRoom,
-    /// There is room, and the caller wants to know why there.
+    /// The explainer is to decide: there is room, and the caller wants to know why there, or it was tried
+    /// too often.
     Unexplained,
-    /// There is no room, and these say why.
-    Refused(Vec<Refusal>),
     Invalid(InvalidRequest),
 }
 
@@ -95,6 +100,7 @@ impl Planner {
         ledger: Ledger,
         inbox: Sender<Message>,
         explainer: Sender<ToExplainer>,
+        log_reader: LogReaderHandle,
         catalog_sender: CatalogSender,
         options: &super::PlacerOptions,
     ) -> Self {
@@ -106,12 +112,14 @@ impl Planner {
             clock: Arc::clone(&options.clock),
             catalog_sender,
             metrics: options.metrics.clone(),
+            monitor: options.monitor("planner", ThreadWork::Computes),
             specs: Vec::new(),
             outgoing: Vec::new(),
             multi_writer: false,
-            lost: 0,
-            follows: 0,
-            heard_until: 0,
+            applied_from_log: AppliedFromLog::default(),
+            others_applied: 0,
+            log_reader,
+            parked: Vec::new(),
             sealed: None,
             seals: 0,
             turns: Turns::new(options.tenant_queue),
@@ -124,23 +132,37 @@ impl Planner {
     pub(super) fn run(mut self, outbox: &Receiver<Message>) {
         while !self.stopping {
             if self.turns.is_empty() {
-                let Ok(first) = outbox.recv() else { return };
-                self.handle(first);
+                self.monitor.idle();
+                let Ok(first) = outbox.recv() else { break };
+                self.monitor.begin();
+                self.guarded(|planner| planner.handle(first));
+            } else {
+                self.monitor.begin();
             }
-            // All of it, so that whoever came last is in line before the next turn is given.
+            // All of it, so that the last to come is in line before the next turn is given.
             for message in outbox.try_iter().take(DRAIN) {
-                self.handle(message);
+                self.guarded(|planner| planner.handle(message));
             }
             // The ledger starts on these plans while the next are being made.
             for _ in 0..CHUNK {
                 let Some((job, since)) = self.turns.pop() else { break };
                 self.timed("queued", since);
-                self.plan(PendingPlan::new(job, tick()));
+                self.guarded(|planner| planner.plan(PendingPlan::new(job, tick())));
             }
             self.ledger.submit(self.outgoing.drain(..));
             if self.replica.engine().fleet().recorded_changes() >= CHANGES {
                 self.update_explainer();
             }
+        }
+        self.monitor.stop();
+    }
+
+    /// Does one thing. If it panics, its caller gets no answer, and the fleet, which may be
+    /// half changed, is loaded again; other requests are not affected.
+    fn guarded(&mut self, act: impl FnOnce(&mut Self)) {
+        let monitor = self.monitor.clone();
+        if monitor.guard(|| act(self)).is_err() {
+            self.log_reader.request_reload();
         }
     }
 
@@ -156,38 +178,33 @@ impl Planner {
                 }
             }
             Message::Answered(pending, answer) => self.answered(*pending, answer),
-            Message::Decided(pending, decided) => self.claim_decided(*pending, *decided),
-            Message::PlanAgain(pending) => {
-                if self.replica.cursor < pending.follow_to {
-                    self.follow_now();
-                }
-                self.plan(*pending);
-            }
+            Message::Chosen(pending, choice) => self.claim_choice(*pending, *choice),
+            Message::PlanAgain(pending) => self.plan(*pending),
+            // The explainer waits for the fleet that comes with it.
+            Message::ExplainerPanicked => self.log_reader.request_reload(),
             Message::Move(moving) => self.plan_move(*moving),
             Message::MoveAnswered(moving, answer) => self.move_answered(*moving, answer),
-            Message::Committed(happened) => {
-                for event in &happened.events {
-                    // What the ledger just wrote can be read.
-                    let _ = self.replica.apply(event);
-                }
-                self.catalog_sender.send(|| CatalogUpdate::Events(happened.at, happened.events));
-            }
-            Message::Barrier(reached) => {
-                if self.catalog_sender.is_connected() {
-                    self.catalog_sender.send(|| CatalogUpdate::Barrier(reached));
-                } else {
-                    // The caller may have stopped waiting.
-                    let _ = reached.send(());
-                }
-            }
+            Message::Committed(report) => self.apply_report(&report),
+            Message::CatchUp(reached) => self.park(false, AfterPass::CatchUp(reached)),
             Message::Inspect(look) => look(&mut self.replica),
             Message::Query(query) => self.leave(Lane::Internal, Task::Query(query)),
-            Message::Follow => {
-                self.follow();
-                self.update_explainer();
-            }
+            Message::LogPage(page) => self.apply_page(*page),
+            Message::PassEnded(result) => self.pass_ended(&result),
+            Message::Heartbeats(heard) => self.apply_heartbeats(&heard),
+            Message::ClaimsRead(claims, then) => self.claims_read(claims, *then),
+            Message::Reloaded(fresh, copy) => self.replace_fleet(*fresh, copy),
             Message::SealReached(seal) => self.finish_gc(seal),
             Message::Stop => self.stopping = true,
+        }
+    }
+
+    /// Answers when everything that the log reader has sent is in the catalogue.
+    pub(super) fn pass_barrier(&self, reached: tokio::sync::oneshot::Sender<()>) {
+        if self.catalog_sender.is_connected() {
+            self.catalog_sender.send(|| CatalogUpdate::Barrier(reached));
+        } else {
+            // The caller may have stopped waiting.
+            let _ = reached.send(());
         }
     }
 
@@ -202,13 +219,24 @@ impl Planner {
         pending.tries += 1;
         pending.planned_at = self.replica.cursor;
         pending.now = (self.clock)();
+        if let Some(conflict) = self.outdated_defaults(&pending) {
+            pending.answer(PlaceAnswer::Contended(conflict));
+            return;
+        }
         (pending.basis, pending.explanation) = (None, None);
         pending.left_out.clear();
         let instances = self.instances(&mut pending);
-        let chosen = if pending.outrun < OUTRUN && pending.tries < TRIES {
+        let chosen = if let Some(preemption) = pending.job.request.preemption.clone() {
+            self.choose_preempting(&pending, &instances, &preemption)
+        } else if pending.tries < TRIES {
             self.choose(&pending, &instances)
+        } else if pending.may_have_an_answer() {
+            self.release_slots(&pending, &[]);
+            self.ask(pending);
+            return;
         } else {
-            self.search(&mut pending, &instances)
+            // Planned so often that it has to end: the explainer finds a place, or says why there is none.
+            PlanOutcome::Unexplained
         };
         self.dispatch(pending, instances, chosen);
     }
@@ -230,16 +258,18 @@ impl Planner {
         chosen: PlanOutcome,
     ) {
         let placed =
-            if let PlanOutcome::Plan(_, placed) = &chosen { placed.as_slice() } else { &[] };
+            if let PlanOutcome::Plan(_, placed, _) = &chosen { placed.as_slice() } else { &[] };
         self.release_slots(&pending, placed);
         match chosen {
-            PlanOutcome::Plan(plan, claimed) if pending.job.request.dry_run => {
+            PlanOutcome::Plan(plan, claimed, notices) if pending.job.request.dry_run => {
+                pending.notices = notices;
                 for id in claimed {
                     self.replica.take_back(id);
                 }
                 self.rehearse(pending, plan);
             }
-            PlanOutcome::Plan(plan, claimed) => {
+            PlanOutcome::Plan(plan, claimed, notices) => {
+                pending.notices = notices;
                 pending.claimed = claimed;
                 pending.raised = raised_by(&plan.claims);
                 self.replica.expect_rules(pending.raised.iter(), 1);
@@ -254,13 +284,8 @@ impl Planner {
                 }
                 pending.answer(PlaceAnswer::Invalid(invalid));
             }
-            PlanOutcome::Unexplained => self.leave_decision(pending, instances, true),
+            PlanOutcome::Unexplained => self.leave_decision(pending, instances),
             PlanOutcome::NoRoom => self.no_room(pending, instances),
-            PlanOutcome::Refused(_) if pending.may_have_an_answer() => self.ask(pending),
-            PlanOutcome::Refused(refusals) => {
-                let basis = self.basis(&pending);
-                self.outgoing.extend(refuse(pending, refusals, basis));
-            }
         }
     }
 
@@ -270,50 +295,21 @@ impl Planner {
         let found = if let [one] = instances {
             let placed = self.replica.engine().try_place(one, pending.now);
             placed.map(|placed| placed.map(|placed| vec![placed]))
+        } else if pending.outrun < OUTRUN && is_left_to_the_explainer(instances) {
+            let members = instances.iter().map(|instance| &**instance);
+            self.replica.engine().validate_members(members).map(|()| None)
         } else {
             let requests = instances.iter().map(|instance| (**instance).clone()).collect();
             let batch = Batch::new(requests).with_mode(request.mode);
-            if is_left_to_the_explainer(instances) {
-                self.replica.engine().validate_batch(&batch).map(|()| None)
-            } else {
-                self.replica.engine().try_batch(&batch, pending.now)
-            }
+            self.replica.engine().try_batch(&batch, pending.now)
         };
         match found {
-            Ok(Some(_)) if request.explain => PlanOutcome::Unexplained,
+            Ok(Some(_)) if request.explain.is_some() && pending.outrun < OUTRUN => {
+                PlanOutcome::Unexplained
+            }
             Ok(Some(placements)) => self.planned(pending, instances, &placements),
             Ok(None) => PlanOutcome::NoRoom,
             Err(invalid) => PlanOutcome::Invalid(invalid),
-        }
-    }
-
-    /// Decides all of it here: for a request whose place was gone each time that the explainer had
-    /// found one.
-    fn search(
-        &mut self,
-        pending: &mut PendingPlan,
-        instances: &[Arc<InstanceRequest>],
-    ) -> PlanOutcome {
-        let outcome = if let [one] = instances {
-            let placed = self.replica.engine().place(one, pending.now);
-            placed.map(|placement| (vec![placement], Vec::new()))
-        } else {
-            let requests = instances.iter().map(|instance| (**instance).clone()).collect();
-            let batch = Batch::new(requests).with_mode(pending.job.request.mode);
-            let outcome = self.replica.engine().place_batch(&batch, pending.now);
-            outcome.map(|outcome| {
-                let refusals = outcome.refused.into_iter().map(|(_, refusal)| refusal).collect();
-                (outcome.placements, refusals)
-            })
-        };
-        match outcome {
-            Ok((placements, refusals)) if placements.is_empty() => PlanOutcome::Refused(refusals),
-            Ok((placements, refusals)) => {
-                pending.left_out = refusals;
-                self.planned(pending, instances, &placements)
-            }
-            Err(PlaceError::Invalid(invalid)) => PlanOutcome::Invalid(invalid),
-            Err(PlaceError::Refused(refusal)) => PlanOutcome::Refused(vec![*refusal]),
         }
     }
 
@@ -339,6 +335,7 @@ impl Planner {
             claim.pools.extend(self.replica.overlay_pool(&placement.node, &request.pools));
             claim.release_id.clone_from(&request.release);
             claim.secrets_version = self.replica.secrets_of(instance);
+            claim.workload_version = self.workload_version(request, instance);
             if let Some(Some(assigned)) = pending.slots.get(place) {
                 claim.slot = Some(assigned.key.clone());
                 claim.takes_over = assigned.takes_over;
@@ -346,7 +343,7 @@ impl Planner {
             claims.push(claim);
         }
         let claimed = placements.iter().map(|placement| placement.instance).collect();
-        PlanOutcome::Plan(self.plan_of(pending, claims), claimed)
+        PlanOutcome::Plan(self.plan_of(pending, claims), claimed, notices_of(placements))
     }
 
     pub(super) fn claim(&mut self, instance: &Arc<InstanceRequest>, node: NodeId) -> PlannedClaim {
@@ -355,7 +352,7 @@ impl Planner {
         let neighbours = self.replica.neighbours(instance, &node);
         let policy = self.replica.engine().policy();
         let claim = PlannedClaim::with_spec(Arc::clone(instance), spec, policy, node, seen);
-        PlannedClaim { neighbours, ..claim }
+        PlannedClaim { neighbours, policy: Some(self.replica.policy_in_force()), ..claim }
     }
 
     /// The stored form of a request; requests of one class share it.
@@ -422,8 +419,7 @@ impl Planner {
         let inbox = self.inbox.clone();
         self.timed("planned", pending.since);
         let (metrics, sent) = (self.metrics.clone(), tick());
-        // The ledger says which node won.
-        let op = named(&pending.job.request, "place", "", Op::Commit(plan));
+        let op = claiming_op(&pending.job.request, plan, pending.is_question);
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
             let verdict = answer.map(|answer| match answer {
                 Answer::Plan(verdict) => Ok((verdict, false)),
@@ -458,10 +454,7 @@ impl Planner {
             self.replica.take_back(id);
         }
         match answer {
-            Ok(Verdict::Granted(grant)) => {
-                self.apply_claim(&grant);
-                pending.granted(grant);
-            }
+            Ok(Verdict::Granted(grant)) => self.answer_earlier_grant(pending, grant),
             Ok(Verdict::Refused(by)) => self.refused(pending, by),
             Err(error) => pending.answer(PlaceAnswer::Unknown(error)),
             // There was no earlier answer.
@@ -472,60 +465,56 @@ impl Planner {
                 let is_placed = |it: &Arc<InstanceRequest>| fleet.node_of(it.id).is_some();
                 if pending.job.request.instances.iter().any(is_placed) {
                     // Another server may have released it.
-                    self.follow_now();
+                    self.park(false, AfterPass::Plan(Box::new(pending)));
+                } else {
+                    self.plan(pending);
                 }
-                self.plan(pending);
             }
             Ok(Verdict::Conflict(conflict)) => self.plan_around(pending, conflict),
         }
     }
 
-    /// Others were faster, or a node denied the plan.
-    fn plan_around(&mut self, mut pending: PendingPlan, conflict: Box<berth_ledger::Conflict>) {
-        if let Some(metrics) = &self.metrics {
-            metrics.conflict(conflict.guard.code());
-        }
-        pending.since = tick();
-        let requested_slot = !pending.job.request.slots.is_empty();
-        let lost_slot = matches!(conflict.guard, Guard::SlotTaken { .. });
-        // Another server filled the slot: there is nothing left to do.
-        if pending.tries >= TRIES || (requested_slot && lost_slot) {
-            pending.answer(PlaceAnswer::Contended(conflict));
-            return;
-        }
-        // The faster one has committed, so its events are in the log. A node that denies a plan based
-        // on the whole log is not planned on again.
-        self.follow_now();
-        if self.replica.cursor == pending.planned_at {
-            match &conflict.guard {
-                Guard::SlotTaken { slot, .. } => pending.denied_slots.push(slot.in_workload()),
-                _ => pending.denied.push(conflict.node.clone()),
+    /// The ledger refused for a reason that another node would not change: recorded like any other.
+    fn refused(&mut self, mut pending: PendingPlan, by: RefusalReason) {
+        let basis = self.basis(&pending);
+        let request = &pending.job.request;
+        let is_limit = matches!(
+            by,
+            RefusalReason::Quota { .. }
+                | RefusalReason::PoolExhausted { .. }
+                | RefusalReason::UnknownPool(_)
+        );
+        // A workload's slots are not its caller's to change, and what waits was explained before.
+        if is_limit && !request.quiet && request.slots.is_empty() {
+            // Why there is no node is not the question.
+            pending.job.request.explain = None;
+            let instances = self.instances(&mut pending);
+            let chosen = self.choose(&pending, &instances);
+            self.release_slots(&pending, &[]);
+            if let PlanOutcome::Plan(plan, claimed, _) = chosen {
+                for id in claimed {
+                    self.replica.take_back(id);
+                }
+                let lane = Lane::of(&pending.job.request);
+                let limited = LimitedRequest { pending, plan, by, basis };
+                self.leave(lane, Task::Limit(Box::new(limited)));
+                return;
             }
         }
-        self.plan(pending);
-    }
-
-    /// The ledger refused for a reason that another node would not change: recorded like any other.
-    fn refused(&mut self, pending: PendingPlan, by: RefusalReason) {
-        let basis = self.basis(&pending);
-        let Some(op) = record_refusal(&pending, &by, basis) else {
-            pending.answer(PlaceAnswer::Refused(by));
-            return;
-        };
-        let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
-            let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by));
-            pending.answer(answer);
-        });
-        self.outgoing.push(Job { op, reply });
+        self.outgoing.extend(refuse_by_limit(pending, by, Vec::new(), basis));
     }
 
     /// Has the ledger say whether it would grant a plan, by the same code that would.
     fn rehearse(&mut self, pending: PendingPlan, plan: Plan) {
+        let inbox = self.inbox.clone();
         let reply = Box::new(move |answer: Result<Answer, LedgerError>| match answer {
             Ok(Answer::Plan(Verdict::Granted(grant)) | Answer::Repeated(grant)) => {
                 pending.granted(grant);
             }
-            Ok(Answer::Plan(Verdict::Refused(by))) => pending.answer(PlaceAnswer::Refused(by)),
+            Ok(Answer::Plan(refused @ Verdict::Refused(_))) => {
+                // A planner that stopped has dropped the callers that waited.
+                let _ = inbox.send(Message::Answered(Box::new(pending), Ok(refused)));
+            }
             Ok(Answer::Plan(Verdict::Conflict(conflict))) => {
                 pending.answer(PlaceAnswer::Contended(conflict));
             }
@@ -535,38 +524,6 @@ impl Planner {
             }
             Err(error) => pending.answer(PlaceAnswer::Unknown(error)),
         });
-        self.outgoing.push(Job { op: Op::DryRun(plan), reply });
+        self.outgoing.push(Job { op: Op::DryRun(plan, Assumptions::default()), reply });
     }
-
-    /// Applies a grant of an earlier time: its claims may be gone or elsewhere, and if the answer to
-    /// our own commit was lost, they are not known here yet.
-    fn apply_claim(&mut self, grant: &Grant) {
-        for claim in &grant.claims {
-            let key = ClaimKey { instance: claim.instance, role: claim.role };
-            if let Ok(Some(claim)) = self.ledger.claim(key) {
-                // What the ledger just read can be read.
-                let _ = self.replica.apply_claim(&claim);
-            }
-        }
-    }
-}
-
-/// Whether a batch takes too long for the planner, even without a search: rules about neighbours are
-/// evaluated again after each instance.
-fn is_left_to_the_explainer(instances: &[Arc<InstanceRequest>]) -> bool {
-    let has_rules = |instance: &Arc<InstanceRequest>| {
-        !instance.groups.is_empty()
-            || !instance.affinity.is_empty()
-            || !instance.locality.is_empty()
-    };
-    instances.len() > BATCH_WITH_RULES && instances.iter().any(has_rules)
-}
-
-/// Nodes whose rules a plan raises, once for each claim that does.
-pub(super) fn raised_by(claims: &[PlannedClaim]) -> Vec<NodeId> {
-    let raising = claims.iter().filter(|claim| claim.has_hard_rules());
-    let nodes = raising.flat_map(|claim| {
-        std::iter::once(&claim.node).chain(claim.neighbours.iter().map(|(node, _)| node))
-    });
-    nodes.cloned().collect()
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use berth_engine::{InstanceRequest, Refusal};
+use berth_engine::{Fix, InstanceRequest, Refusal};
 use berth_ledger::{
-    Answer, Audited, Basis, DecisionOutcome, DecisionRecord, Job, LedgerError, Op, RefusalReason,
-    Spec, Text, UnmetDemand,
+    Answer, Audited, Basis, DecisionOutcome, DecisionRecord, Job, LedgerError, Op, RefusalDetail,
+    RefusalReason, Spec, Text, UnmetDemand,
 };
 
 use super::pending_plan::PendingPlan;
@@ -23,7 +23,7 @@ pub(super) fn refuse(pending: PendingPlan, refusals: Vec<Refusal>, basis: Basis)
     }
     let code = refusals.first().map_or("no_nodes_active", |refusal| refusal.code.as_ref());
     let code = code.to_owned();
-    let detail = serde_json::to_string(&refusals).ok().map(String::into_boxed_str);
+    let detail = serde_json::to_string(&refusals).ok().map(|json| RefusalDetail::new(&json));
     let outcome = DecisionOutcome::Refused { code: code.clone(), detail };
     let asked = specs(&request.instances);
     let demand: Vec<Op> = unmet_demand(&request.instances, &asked, &code).collect();
@@ -48,22 +48,42 @@ pub(super) fn refuse(pending: PendingPlan, refusals: Vec<Refusal>, basis: Basis)
 
 /// The record of a request that the ledger refused for a reason that another node would not change;
 /// absent if it is no decision, or was recorded before.
-pub(super) fn record_refusal(
+fn record_refusal(
     pending: &PendingPlan,
     by: &RefusalReason,
+    fixes: &[Fix],
     basis: Basis,
 ) -> Option<Op> {
     let is_a_decision =
         matches!(by, RefusalReason::Quota { .. } | RefusalReason::PoolExhausted { .. });
     let request = &pending.job.request;
-    if !is_a_decision || request.quiet {
+    if !is_a_decision || request.quiet || request.dry_run {
         return None;
     }
     let code = by.code();
-    let reason = serde_json::json!({ "reason": describe_limit(by) }).to_string();
-    let detail = Some(reason.into_boxed_str());
+    let reason = serde_json::json!({ "reason": describe_limit(by), "fixes": fixes }).to_string();
+    let detail = Some(RefusalDetail::new(&reason));
     let outcome = DecisionOutcome::Refused { code: code.to_owned(), detail };
     Some(record(request, basis, specs(&request.instances), code, outcome))
+}
+
+/// Answers a request that the ledger refused for such a reason. What must be stored comes back, and the
+/// caller is answered when it is durable.
+pub(super) fn refuse_by_limit(
+    pending: PendingPlan,
+    by: RefusalReason,
+    fixes: Vec<Fix>,
+    basis: Basis,
+) -> Option<Job> {
+    let Some(op) = record_refusal(&pending, &by, &fixes, basis) else {
+        pending.answer(PlaceAnswer::Refused(by, fixes));
+        return None;
+    };
+    let reply = Box::new(move |answer: Result<Answer, LedgerError>| {
+        let answer = answer.map_or_else(PlaceAnswer::Unknown, |_| PlaceAnswer::Refused(by, fixes));
+        pending.answer(answer);
+    });
+    Some(Job { op, reply })
 }
 
 /// The stored form of requests; consecutive ones of one class share it.

@@ -116,11 +116,6 @@ impl<T> Turns<T> {
         }
         alike
     }
-
-    /// Every job, to note something about it.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.lines.values_mut().flat_map(|line| line.jobs.iter_mut().map(|(_, job)| job))
-    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{Placed, TicketState};
-use berth_ledger::{ClaimKey, LedgerError, Op, Release, Text};
+use berth_ledger::{ClaimKey, Grant, Ledger, LedgerError, Op, Release, Text};
+use futures_util::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use super::place::{Attempt, try_waiting};
 use super::tickets;
 use crate::caller::Caller;
+use crate::clock::moment;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
+use crate::patience::read_within_patience;
 use crate::settings::Settings;
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
@@ -23,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Most tickets tried in one pass, so that a long queue does not delay new requests.
 const MAX_PER_PASS: usize = 128;
+
+/// Tickets that are closed at once when their deadlines pass.
+const CLOSED_AT_ONCE: usize = 256;
 
 /// How long closed tickets can be read.
 const KEPT_S: i64 = 3600;
@@ -50,27 +56,34 @@ impl BackgroundLoop for TicketGranter {
 
 async fn try_tickets(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
     let (settings, now) = (control.lifecycle.settings(), control.now());
-    let ids = {
-        let tickets = &control.queue.tickets.read().documents;
-        order::sort_waiting(tickets.values().map(|known| &known.value), &settings, now)
-    };
-    let (mut tried, mut held_up) = (0, false);
-    for id in ids {
-        let known = control.queue.tickets.get(&id);
+    for known in control.queue.first(MAX_PER_PASS, &settings, now) {
+        // It may have been closed while others were tried.
+        let known = control.queue.tickets.get(&known.value.ticket.id);
         let Some(known) = known.filter(|known| known.value.is_open()) else { continue };
         if known.value.ticket.deadline <= now {
-            tickets::close(control, &id, TicketState::Expired, None, None).await?;
             continue;
         }
-        if held_up || tried >= MAX_PER_PASS {
-            continue;
+        if try_ticket(control, &known.value, &settings, now).await? {
+            break;
         }
-        tried += 1;
-        held_up = try_ticket(control, &known.value, &settings, now).await?;
     }
+    expire_tickets(control, now).await?;
     let before = now.saturating_add(SignedDuration::from_secs(-KEPT_S));
     tickets::remove_old(control, before.unwrap_or(Timestamp::MIN)).await;
     Ok(())
+}
+
+/// Closes tickets whose deadline has passed, many in one transaction.
+async fn expire_tickets(control: &Arc<ControlPlane>, now: Timestamp) -> Result<(), LedgerError> {
+    loop {
+        let expired = control.queue.expired(CLOSED_AT_ONCE, now);
+        if expired.is_empty() {
+            return Ok(());
+        }
+        let closing =
+            expired.iter().map(|id| tickets::close(control, id, TicketState::Expired, None, None));
+        try_join_all(closing).await?;
+    }
 }
 
 /// Tries one ticket. Returns whether later ones must wait for it.
@@ -88,22 +101,15 @@ async fn try_ticket(
         tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
         return Ok(false);
     }
-    let mut request = ticket.request.clone();
-    if stored.lapsed > 0 {
-        // The answer under the first id is a grant that ended unused.
-        request.request_id = request.request_id.map(|id| format!("{id}~{}", stored.lapsed));
-    }
-    match try_waiting(control, &request, &stored.actor, &stored.origin).await {
-        Attempt::Placed(placed) if has_lapsed(&placed, now) => {
-            tickets::record_lapse(control, &ticket.id).await?;
-            Ok(false)
-        }
-        Attempt::Placed(mut placed) => {
-            placed.request_id = ticket.request.request_id.clone().unwrap_or_default();
-            let kept = Some(placed.clone());
-            let state = TicketState::Granted;
-            if !tickets::close(control, &ticket.id, state, kept, None).await? {
-                release_claims(control, &placed).await;
+    let request = stored.attempt_request();
+    match try_waiting(control, &request, &stored.actor, &stored.origin, true).await {
+        Attempt::Placed(placed) => {
+            let leases = leases_of(&placed);
+            let lapsed = move |ledger: &Ledger| has_lapsed(ledger, &leases, now);
+            if read_within_patience(&control.ledger, lapsed).await? {
+                tickets::record_lapse(control, &ticket.id).await?;
+            } else {
+                record_grant(control, stored, placed).await?;
             }
             Ok(false)
         }
@@ -121,19 +127,65 @@ async fn try_ticket(
     }
 }
 
-/// Whether a grant is an old one, whose leases have ended.
-fn has_lapsed(placed: &Placed, now: Timestamp) -> bool {
-    placed.instances.iter().any(|instance| instance.lease_until.is_some_and(|end| end <= now))
+/// Closes a ticket with what was granted. If it was cancelled meanwhile, the claims are released.
+pub(super) async fn record_grant(
+    control: &Arc<ControlPlane>,
+    stored: &TicketRecord,
+    mut placed: Placed,
+) -> Result<(), LedgerError> {
+    let id = &stored.ticket.id;
+    placed.request_id = stored.ticket.request.request_id.clone().unwrap_or_default();
+    let kept = Some(placed.clone());
+    if !tickets::close(control, id, TicketState::Granted, kept, None).await? {
+        release_claims(control, id, &placed).await;
+    }
+    Ok(())
+}
+
+/// A claim of a grant, and the end of its lease.
+pub(super) type ClaimLease = (ClaimKey, Option<Timestamp>);
+
+fn leases_of(placed: &Placed) -> Vec<ClaimLease> {
+    let instances = placed.instances.iter();
+    instances.map(|it| (ClaimKey::primary(it.instance), it.lease_until)).collect()
+}
+
+/// The leases of a grant as the ledger keeps it.
+pub(super) fn leases_of_grant(grant: &Grant) -> Vec<ClaimLease> {
+    let claims = grant.claims.iter();
+    claims
+        .map(|it| (ClaimKey { instance: it.instance, role: it.role }, it.lease_until.map(moment)))
+        .collect()
+}
+
+/// Whether a grant is an old one that ended unused: its leases have ended, and none of its claims is
+/// there any more. A claim that was bound has no lease, and one that is there still counts, so
+/// another grant would be a second one.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(super) fn has_lapsed(
+    ledger: &Ledger,
+    leases: &[ClaimLease],
+    now: Timestamp,
+) -> Result<bool, LedgerError> {
+    if !leases.iter().any(|(_, lease_until)| lease_until.is_some_and(|end| end <= now)) {
+        return Ok(false);
+    }
+    for (key, _) in leases {
+        if ledger.claim(*key)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Releases the claims of a ticket that was cancelled while it was granted. If this is lost, too,
 /// their leases expire.
-async fn release_claims(control: &ControlPlane, placed: &Placed) {
-    let wanted = control.queue.of_request(&placed.tenant, &placed.request_id);
-    let settings = control.lifecycle.settings();
-    let ticket = wanted.and_then(|id| control.queue.get(&id, &settings, control.now()));
+async fn release_claims(control: &ControlPlane, ticket: &str, placed: &Placed) {
+    let ticket = control.queue.tickets.get(ticket);
     // Another server granted it: then the claims are wanted.
-    if ticket.is_some_and(|ticket| ticket.state == TicketState::Granted) {
+    if ticket.is_some_and(|known| known.value.ticket.state == TicketState::Granted) {
         return;
     }
     for instance in &placed.instances {

@@ -9,6 +9,6 @@ mod tickets;
 
 pub(crate) use granting::TicketGranter;
 pub use place::{Outcome, place};
-pub use tickets::{TicketError, cancel, enqueue};
+pub use tickets::{EnqueueResult, TicketError, cancel, enqueue, find};
 
 pub use crate::state::tickets::KIND;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem};
 use berth_engine::Refusal;
-use berth_ledger::{LedgerError, Text};
+use berth_ledger::{LedgerError, RefusalReason, Text};
 
-use super::tickets::enqueue;
+use super::granting::{has_lapsed, leases_of_grant, record_grant};
+use super::tickets::{self, EnqueueResult, enqueue};
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
@@ -15,6 +16,7 @@ use crate::placement::{
     Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
 };
 use crate::placer::{Actor, PlaceAnswer};
+use crate::state::TicketRecord;
 use crate::tenant_limits::LimitKind;
 
 /// What became of a placement.
@@ -52,10 +54,28 @@ pub async fn place(
     let prepared = prepare(control, caller, request, request_id).await?;
     let kind = if prepared.request.dry_run { LimitKind::DryRuns } else { LimitKind::Placements };
     control.admit(caller, &prepared.tenant, kind, prepared.instances().len())?;
-    if prepared.is_waiting() && !prepared.request.dry_run {
-        return place_or_wait(control, caller, prepared).await;
+    if !prepared.request.dry_run {
+        if prepared.is_waiting() {
+            return place_or_wait(control, caller, prepared).await;
+        }
+        check_waiting_ticket(control, &prepared)?;
     }
     place_now(control, caller, &prepared).await.map(Outcome::Placed)
+}
+
+/// A request that waits keeps its id from being used for something else in another mode.
+fn check_waiting_ticket(control: &ControlPlane, prepared: &PreparedPlacement) -> ControlResult<()> {
+    let ticket = control.queue.of_request(&prepared.tenant, prepared.place_id());
+    let known = ticket.and_then(|id| control.queue.tickets.get(&id));
+    known.map_or(Ok(()), |known| check_same_request(&known.value, prepared))
+}
+
+fn check_same_request(stored: &TicketRecord, prepared: &PreparedPlacement) -> ControlResult<()> {
+    if stored.is_same_request(&prepared.request) {
+        return Ok(());
+    }
+    let request_id = Text::from(prepared.place_id());
+    Err(ControlError::from(&RefusalReason::RequestIdReused { request_id }))
 }
 
 /// Requests that wait already come first; only when there are none is a place looked for at once.
@@ -64,19 +84,20 @@ async fn place_or_wait(
     caller: &Caller,
     prepared: PreparedPlacement,
 ) -> ControlResult<Outcome> {
-    let request_id = prepared.place_id();
-    if let Some(ticket) = control.queue.of_request(&prepared.tenant, request_id) {
-        return Ok(Outcome::Waits(ticket));
+    if let Some(ticket) = control.queue.of_request(&prepared.tenant, prepared.place_id()) {
+        tickets::refresh_open(control, &ticket).await?;
+        return answer_with_ticket(control, &prepared, ticket).await;
     }
     let mut problem = None;
     if control.queue.waiting() == 0 {
         let answer = decide(control, &prepared, Some(actor(caller)), false).await;
         if matches!(answer, PlaceAnswer::NoRoom(_)) {
-            control.charge_refusal(caller, &prepared.tenant);
+            let instances = prepared.instances().len();
+            control.charge_refusal(caller, &prepared.tenant, instances, true);
         }
         let may_wait = matches!(
             answer,
-            PlaceAnswer::NoRoom(_) | PlaceAnswer::Contended(_) | PlaceAnswer::Refused(_)
+            PlaceAnswer::NoRoom(_) | PlaceAnswer::Contended(_) | PlaceAnswer::Refused(..)
         );
         let worth_queueing = is_worth_queueing(&answer);
         // A tenant may read the ticket later.
@@ -94,8 +115,53 @@ async fn place_or_wait(
         }
     }
     control.admit(caller, &prepared.tenant, LimitKind::Tickets, 1)?;
-    let ticket = enqueue(control, caller, prepared.request, problem).await?;
+    match enqueue(control, caller, prepared.request.clone(), problem).await? {
+        // No caller can have asked for it before.
+        EnqueueResult::New(ticket) if !prepared.may_be_retry => Ok(Outcome::Waits(ticket)),
+        EnqueueResult::New(ticket) | EnqueueResult::Known(ticket) => {
+            answer_with_ticket(control, &prepared, ticket).await
+        }
+        // It was granted before: the claim path gives that answer, or finds that it was another
+        // request.
+        EnqueueResult::Answered => place_now(control, caller, &prepared).await.map(Outcome::Placed),
+    }
+}
+
+/// The answer to a request that has a ticket. A server may have granted the request without the
+/// ticket: it looked for a place before the ticket was written, or ended before it could close it.
+/// That grant is then the ticket's, so that all servers give one answer from here on.
+async fn answer_with_ticket(
+    control: &Arc<ControlPlane>,
+    prepared: &PreparedPlacement,
+    ticket: String,
+) -> ControlResult<Outcome> {
+    let Some(known) = control.queue.tickets.get(&ticket) else {
+        let why = format!("waiting request {ticket} was closed long ago and is being removed");
+        return Err(ControlError::conflict("contended", why).retry_after(1));
+    };
+    check_same_request(&known.value, prepared)?;
+    if known.value.is_open() && has_grant(control, &known.value).await? {
+        let (stored, request) = (&known.value, known.value.attempt_request());
+        match try_waiting(control, &request, &stored.actor, &stored.origin, false).await {
+            Attempt::Placed(placed) => record_grant(control, stored, placed).await?,
+            Attempt::Unknown(error) => return Err(ControlError::from(error)),
+            // What was granted is over by now; the request goes on waiting.
+            Attempt::NoRoom(_) | Attempt::Never(_) => {}
+        }
+    }
     Ok(Outcome::Waits(ticket))
+}
+
+/// Whether the request of an open ticket was granted, and the grant is not over.
+async fn has_grant(control: &ControlPlane, stored: &TicketRecord) -> ControlResult<bool> {
+    let (tenant, now) = (stored.ticket.tenant.clone(), control.now());
+    let request_id = stored.attempt_request().request_id.unwrap_or_default();
+    control
+        .read(move |ledger| match ledger.answer(&tenant, &request_id)? {
+            Some(grant) => Ok(!has_lapsed(ledger, &leases_of_grant(&grant), now)?),
+            None => Ok(false),
+        })
+        .await
 }
 
 /// Whether there is no room, and nodes may change or be added so that there is.
@@ -103,12 +169,13 @@ fn is_worth_queueing(answer: &PlaceAnswer) -> bool {
     matches!(answer, PlaceAnswer::NoRoom(refusals) if refusals.iter().any(Refusal::is_worth_queueing))
 }
 
-/// Tries a request that waits, whose instances all have ids.
+/// Tries a request that waits. A quiet try that finds no room does not say why.
 pub(super) async fn try_waiting(
     control: &Arc<ControlPlane>,
     request: &PlaceRequest,
     actor: &str,
     origin: &str,
+    quiet: bool,
 ) -> Attempt {
     let caller = Caller::local("queue");
     // An earlier version may have accepted more than this one.
@@ -121,7 +188,7 @@ pub(super) async fn try_waiting(
         Err(error) => return Attempt::Never(error.into_problem()),
     };
     let by = Actor { name: Text::from(actor), origin: Text::from(origin) };
-    let answer = decide(control, &prepared, Some(by), true).await;
+    let answer = decide(control, &prepared, Some(by), quiet).await;
     if let PlaceAnswer::Unknown(error) = answer {
         return Attempt::Unknown(error);
     }

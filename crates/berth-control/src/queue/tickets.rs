@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem, Ticket, TicketState};
-use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Text};
+use berth_ledger::{
+    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Op, Outcome, Text, Verdict,
+};
+use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 use uuid::Uuid;
@@ -12,6 +15,7 @@ use uuid::Uuid;
 use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ErrorKind};
+use crate::patience::read_within_patience;
 use crate::state::tickets::{KIND, TicketRecord};
 
 /// Why a ticket could not be changed.
@@ -36,6 +40,15 @@ pub enum TicketError {
         /// The limit.
         limit: usize,
     },
+    /// All tenants together have too many.
+    #[error("{limit} requests wait, the most that may wait in total")]
+    TooManyInTotal {
+        /// The limit.
+        limit: usize,
+    },
+    /// Its tenant is being removed.
+    #[error("tenant {0} is being removed")]
+    TenantRemoving(Text),
     /// The ledger failed.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -51,15 +64,50 @@ impl From<TicketError> for ControlError {
                 let kind = ErrorKind::LimitReached;
                 Self::new(kind, "queue_full", title, error.to_string()).retry_after(10)
             }
+            TicketError::TooManyInTotal { .. } => {
+                let title = "too many requests wait in total";
+                let kind = ErrorKind::Unavailable;
+                Self::new(kind, "total_queue_full", title, error.to_string()).retry_after(10)
+            }
+            TicketError::TenantRemoving(tenant) => Self::tenant_removing(&tenant),
             TicketError::Ledger(error) => Self::from(error),
         }
     }
 }
 
+/// Tickets that are removed in one pass.
+const REMOVED_AT_ONCE: usize = 256;
+
 /// How long a request waits unless it says otherwise, in seconds.
 pub(super) const DEFAULT_WAIT_S: u32 = 600;
 
-/// Queues a request, whose instances all have ids.
+/// Checks that one more request may wait. Servers count what they know of, so several may exceed a
+/// limit by what they queue within a moment.
+fn check_limits(control: &ControlPlane, tenant: &str) -> Result<(), TicketError> {
+    let settings = control.lifecycle.settings();
+    if control.queue.waiting_of(tenant) >= settings.queue_limit {
+        let (tenant, limit) = (tenant.to_owned(), settings.queue_limit);
+        return Err(TicketError::TooMany { tenant, limit });
+    }
+    if control.queue.waiting() >= settings.queue_total {
+        return Err(TicketError::TooManyInTotal { limit: settings.queue_total });
+    }
+    Ok(())
+}
+
+/// What became of a request that was to be queued.
+#[derive(Debug)]
+pub enum EnqueueResult {
+    /// It waits, under this new ticket.
+    New(String),
+    /// The request had this ticket already.
+    Known(String),
+    /// The request was granted before, or its id was used for something else.
+    Answered,
+}
+
+/// Queues a request under the ticket that its id stands for: a second one, at whichever server, is
+/// the first one again. The ticket is durable when this returns.
 ///
 /// # Errors
 /// When its tenant has too many, or the ledger cannot be written.
@@ -68,18 +116,20 @@ pub async fn enqueue(
     caller: &Caller,
     request: PlaceRequest,
     problem: Option<Problem>,
-) -> Result<String, TicketError> {
+) -> Result<EnqueueResult, TicketError> {
     let now = control.now();
     let tenant = request.tenant.clone().unwrap_or_default();
-    let limit = control.lifecycle.settings().queue_limit;
-    let open = control.queue.open();
-    if open.iter().filter(|known| known.value.ticket.tenant == tenant).count() >= limit {
-        return Err(TicketError::TooMany { tenant, limit });
+    let request_id = request.request_id.clone().unwrap_or_default();
+    let id = control.instance_ids.derive_ticket(&tenant, &request_id);
+    if let Err(error) = check_limits(control, &tenant) {
+        // What another server has queued is a ticket, however many there are.
+        find(control, &id).await?;
+        return control.queue.tickets.get(&id).map(|_| EnqueueResult::Known(id)).ok_or(error);
     }
     let wait_s = request.wait_s.unwrap_or(DEFAULT_WAIT_S);
     let deadline = now.saturating_add(SignedDuration::from_secs(wait_s.into()));
     let ticket = Ticket {
-        id: Uuid::now_v7().to_string(),
+        id: id.clone(),
         state: TicketState::Waiting,
         tenant,
         position: None,
@@ -90,14 +140,55 @@ pub async fn enqueue(
         placed: None,
         problem,
     };
-    let id = ticket.id.clone();
     let (actor, origin) = (caller.actor(), caller.origin());
     let stored = TicketRecord { ticket, actor, origin, lapsed: 0, oversized: false };
+    let tenant = Text::from(stored.ticket.tenant.as_str());
     let op = put(&stored, Expect::Absent)?;
+    let request_id = Text::from(request_id);
+    let op = IfUnanswered { request_id, tenant: Text::clone(&tenant), op };
+    let op = Op::IfUnanswered(Box::new(op));
+    let op = Op::ForTenants(Box::new(ForTenants { tenants: vec![tenant], op }));
     let subject = format!("request {id} of {}", stored.ticket.tenant);
-    control.call(caller, "queue.enqueue", subject, None, op).await?;
-    control.queue.tickets.put(&id, stored, 1);
-    Ok(id)
+    match control.call(caller, "queue.enqueue", subject, None, op).await? {
+        Answer::Outcome(Outcome::Done) => {
+            control.queue.tickets.put(&id, stored, 1);
+            Ok(EnqueueResult::New(id))
+        }
+        Answer::Outcome(Outcome::Stale { .. }) => {
+            read_again(control, &id).await?;
+            Ok(EnqueueResult::Known(id))
+        }
+        Answer::Repeated(_) | Answer::Plan(Verdict::Refused(_)) => Ok(EnqueueResult::Answered),
+        Answer::Outcome(Outcome::TenantRemoving(tenant)) => {
+            Err(TicketError::TenantRemoving(tenant))
+        }
+        other => Err(LedgerError::Corrupt(format!("an answer of another kind: {other:?}")).into()),
+    }
+}
+
+/// Reads a ticket from the ledger unless it is known to be closed: what another
+/// server acknowledged holds at this one too.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(super) async fn refresh_open(control: &ControlPlane, id: &str) -> Result<(), TicketError> {
+    let known = control.queue.tickets.get(id);
+    if known.is_some_and(|known| !known.value.is_open()) {
+        return Ok(());
+    }
+    Ok(read_again(control, id).await?)
+}
+
+/// Reads a ticket from the ledger that is not known here: another server may have made it just now.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub async fn find(control: &ControlPlane, id: &str) -> Result<(), TicketError> {
+    // Every ticket's id is one; other names need not be looked for.
+    if control.queue.tickets.get(id).is_some() || Uuid::parse_str(id).is_err() {
+        return Ok(());
+    }
+    Ok(read_again(control, id).await?)
 }
 
 /// Calls a waiting request off.
@@ -105,28 +196,25 @@ pub async fn enqueue(
 /// # Errors
 /// When there is none, it no longer waits, or the ledger cannot be written.
 pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result<(), TicketError> {
-    let Some(known) = control.queue.tickets.get(id) else {
-        return Err(TicketError::Unknown(id.to_owned()));
-    };
-    if !known.value.is_open() {
-        let (id, state) = (id.to_owned(), known.value.ticket.state);
-        return Err(TicketError::Closed { id, state });
-    }
-    let mut stored = known.value.clone();
-    stored.ticket.state = TicketState::Cancelled;
-    let op = put(&stored, Expect::Revision(known.revision))?;
-    let subject = format!("request {id} of {}", stored.ticket.tenant);
-    match control.call(caller, "queue.cancel", subject, None, op).await? {
-        Answer::Outcome(Outcome::Done) => {
-            control.queue.tickets.put(id, stored, known.revision + 1);
-            Ok(())
+    loop {
+        let Some(known) = control.queue.tickets.get(id) else {
+            return Err(TicketError::Unknown(id.to_owned()));
+        };
+        if !known.value.is_open() {
+            let (id, state) = (id.to_owned(), known.value.ticket.state);
+            return Err(TicketError::Closed { id, state });
         }
-        // Another server was faster; report what it did.
-        _ => {
-            refresh(control, id).await;
-            let state = control.queue.tickets.get(id).map(|known| known.value.ticket.state);
-            let (id, state) = (id.to_owned(), state.unwrap_or(TicketState::Cancelled));
-            Err(TicketError::Closed { id, state })
+        let mut stored = known.value.clone();
+        stored.ticket.state = TicketState::Cancelled;
+        let op = put(&stored, Expect::Revision(known.revision))?;
+        let subject = format!("request {id} of {}", stored.ticket.tenant);
+        match control.call(caller, "queue.cancel", subject, None, op).await? {
+            Answer::Outcome(Outcome::Done) => {
+                control.queue.tickets.put(id, stored, known.revision + 1);
+                return Ok(());
+            }
+            // Another server was faster; report what it did.
+            _ => read_again(control, id).await?,
         }
     }
 }
@@ -139,22 +227,24 @@ pub(super) async fn close(
     placed: Option<Placed>,
     problem: Option<Problem>,
 ) -> Result<bool, LedgerError> {
-    let known = control.queue.tickets.get(id);
-    let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(false) };
-    let mut stored = known.value.clone();
-    (stored.ticket.state, stored.ticket.placed) = (state, placed);
-    stored.ticket.problem = problem.or(stored.ticket.problem);
-    // What is over a limit is not stored again, nor shown.
-    if stored.ticket.request.check_stored().is_err() {
-        stored.ticket.request.instances.clear();
+    loop {
+        let known = control.queue.tickets.get(id);
+        let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(false) };
+        let mut stored = known.value.clone();
+        (stored.ticket.state, stored.ticket.placed) = (state, placed.clone());
+        stored.ticket.problem = problem.clone().or(stored.ticket.problem);
+        // What is over a limit is not stored again, nor shown.
+        if stored.ticket.request.check_stored().is_err() {
+            stored.ticket.request.instances.clear();
+        }
+        let answer = control.submit(put(&stored, Expect::Revision(known.revision))?).await?;
+        if answer == Answer::Outcome(Outcome::Done) {
+            control.queue.tickets.put(id, stored, known.revision + 1);
+            return Ok(true);
+        }
+        // Another server changed it; it may still be open.
+        read_again(control, id).await?;
     }
-    let answer = control.submit(put(&stored, Expect::Revision(known.revision))?).await?;
-    if answer == Answer::Outcome(Outcome::Done) {
-        control.queue.tickets.put(id, stored, known.revision + 1);
-        return Ok(true);
-    }
-    refresh(control, id).await;
-    Ok(false)
 }
 
 /// Records that a grant lapsed unused: the ticket is tried again under a new request id.
@@ -170,28 +260,27 @@ pub(super) async fn record_lapse(control: &ControlPlane, id: &str) -> Result<(),
     Ok(())
 }
 
-async fn refresh(control: &ControlPlane, id: &str) {
-    let (ledger, tickets, id) =
-        (control.ledger.clone(), Arc::clone(&control.queue.tickets), id.to_owned());
-    // Where it cannot be read now, the feed has it read again.
-    let _ = tokio::task::spawn_blocking(move || tickets.refresh(&ledger, &id)).await;
+async fn read_again(control: &ControlPlane, id: &str) -> Result<(), LedgerError> {
+    let (tickets, id) = (Arc::clone(&control.queue.tickets), id.to_owned());
+    read_within_patience(&control.ledger, move |ledger| tickets.refresh(ledger, &id)).await
 }
 
-/// Drops tickets that were closed long ago.
+/// Drops tickets that were closed long ago, some of them in each pass.
 pub(super) async fn remove_old(control: &Arc<ControlPlane>, before: Timestamp) {
-    let old: Vec<String> = {
-        let tickets = &control.queue.tickets.read().documents;
-        let is_old = |stored: &TicketRecord| !stored.is_open() && stored.ticket.deadline < before;
-        let old = tickets.iter().filter(|(_, known)| is_old(&known.value));
-        old.map(|(id, _)| id.clone()).collect()
-    };
-    for id in old {
-        let (kind, document) = (Text::from(KIND), Text::from(id.as_str()));
-        let op = Op::RemoveDocument { kind, id: document, expect: Expect::Any };
-        if control.submit(op).await.is_ok() {
-            control.queue.tickets.remove(&id);
+    let old = control.queue.closed_before(before, REMOVED_AT_ONCE);
+    let removals = old.iter().map(async |(id, revision)| {
+        let (kind, document) = (Text::from(KIND), Text::from(&**id));
+        // Another server may have removed it, and the same request may wait again since.
+        let expect = Expect::Revision(*revision);
+        let op = Op::RemoveDocument { kind, id: document, expect };
+        match control.submit(op).await {
+            Ok(Answer::Outcome(Outcome::Done)) => control.queue.tickets.remove(id),
+            // It is not what is known here: read it, so that it is not tried again and again.
+            Ok(_) => drop(read_again(control, id).await),
+            Err(error) => tracing::warn!(%error, ticket = &**id, "failed to remove old ticket"),
         }
-    }
+    });
+    join_all(removals).await;
 }
 
 fn put(stored: &TicketRecord, expect: Expect) -> Result<Op, LedgerError> {

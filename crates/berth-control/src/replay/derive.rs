@@ -23,6 +23,8 @@ pub(super) struct Question {
     pub(super) in_flight: Option<usize>,
     /// Where instances were placed, in the order in which they were.
     placed: Vec<PlacedInstance>,
+    /// In whose room the instance was placed.
+    preempted: Vec<InstanceId>,
     /// The instance to explain, and which nodes of it to show, if any.
     range: Option<ExplanationRange>,
 }
@@ -79,6 +81,7 @@ impl Question {
             keeps_detail,
             in_flight,
             placed,
+            preempted: record.preempted.iter().map(|(victim, _)| *victim).collect(),
             range,
         })
     }
@@ -146,6 +149,14 @@ impl Question {
     }
 
     fn one(&self, engine: &mut Engine, request: &InstanceRequest) -> Value {
+        // Who makes room depends on who asks; that the request fits in their room does not.
+        if let ([at], false) = (self.placed.as_slice(), self.preempted.is_empty()) {
+            let node = &at.node;
+            return match engine.place_preempting(request, node, &self.preempted, self.now) {
+                Ok(placement) => placed(&[placement]),
+                Err(error) => json!({ "placed": [], "error": error.to_string() }),
+            };
+        }
         // To explain a refusal costs far more than to find that there is no room.
         if self.was_granted && matches!(engine.try_place(request, self.now), Ok(None)) {
             return json!({ "placed": [] });

@@ -139,9 +139,7 @@ fn obstacle(
 ) -> Result<Option<String>, LedgerError> {
     let oldest = ledger.oldest_event()?;
     if oldest > 1 {
-        let why =
-            format!("the log begins at event {oldest}; what it was based on is no longer kept");
-        return Ok(Some(why));
+        return Ok(Some(cut_log(oldest, decision)));
     }
     Ok(match &decision.record.outcome {
         DecisionOutcome::Refused { code, .. } if is_limit(code, recorded) => Some(format!(
@@ -149,6 +147,27 @@ fn obstacle(
         )),
         DecisionOutcome::Refused { .. } | DecisionOutcome::Granted(_) => None,
     })
+}
+
+/// What of a decision is still known after the beginning of the log was dropped, and what is not.
+fn cut_log(oldest: i64, decision: &Decision) -> String {
+    let based_on = decision.record.basis.fleet_version;
+    let kept = match &decision.record.outcome {
+        DecisionOutcome::Granted(_) => {
+            "its record has the nodes, their scores and the policy, but not the terms of a score, \
+             the runner-up or what removed other nodes"
+        }
+        DecisionOutcome::Refused { detail: Some(_), .. } => {
+            "its record has the refusal as it was given, but not the verdict on every node"
+        }
+        DecisionOutcome::Refused { detail: None, .. } => {
+            "its record has the code of the refusal, but not why each node was removed"
+        }
+    };
+    format!(
+        "it was based on all events up to {based_on}, and the log now begins at event {oldest} \
+         (retention.events); {kept}"
+    )
 }
 
 /// Explains one instance on the fleet as of an event. The fleet went on while later commits were
@@ -188,7 +207,8 @@ fn recorded(outcome: &DecisionOutcome) -> Value {
             json!({ "placed": placed.collect::<Vec<_>>() })
         }
         DecisionOutcome::Refused { code, detail } => {
-            let detail = detail.as_deref().and_then(|text| serde_json::from_str(text).ok());
+            let json = detail.as_ref().and_then(|detail| detail.json());
+            let detail = json.and_then(|json| serde_json::from_str(&json).ok());
             // A limit is recorded with one sentence instead.
             let refusals = detail.filter(Value::is_array);
             let refusals = refusals.map_or(Value::Null, with_present_names);

@@ -45,11 +45,11 @@ impl Degradations {
     }
 }
 
-fn document_id(key: &WorkloadKey) -> String {
+pub(super) fn document_id(key: &WorkloadKey) -> String {
     format!("{}\n{}", key.0, key.1)
 }
 
-fn key_of(id: &str) -> Option<WorkloadKey> {
+pub(crate) fn key_of(id: &str) -> Option<WorkloadKey> {
     let (tenant, workload) = id.split_once('\n')?;
     Some((Text::from(tenant), Text::from(workload)))
 }

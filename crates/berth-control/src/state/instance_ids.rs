@@ -1,5 +1,6 @@
-//! Ids of instances that were given none: derived from the request, so that a retry means the same
-//! instances, and keyed with a secret of the ledger, so that other tenants cannot compute them.
+//! Ids of instances that were given none, and of tickets: derived from the request, so that a retry
+//! means the same instances and the same ticket at every server, and keyed with a secret of the
+//! ledger, so that other tenants cannot compute them.
 
 use berth_engine::InstanceId;
 use berth_ledger::Ledger;
@@ -38,6 +39,15 @@ impl InstanceIdKey {
     pub(crate) fn derive(&self, of: InstancePosition<'_>) -> InstanceId {
         derive_with(blake3::Hasher::new_keyed(&self.0), of)
     }
+
+    /// The id of the ticket that a request waits under.
+    pub(crate) fn derive_ticket(&self, tenant: &str, request_id: &str) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hash_request(&mut hasher, tenant, request_id);
+        // Shorter than the position of an instance, so that no input of one is one of the other.
+        hasher.update(b"ticket");
+        uuid_of(&hasher, request_id).to_string()
+    }
 }
 
 /// The id that releases before the key derived. Answers that they stored are known by it.
@@ -47,9 +57,17 @@ pub(crate) fn derive_unkeyed(of: InstancePosition<'_>) -> InstanceId {
 
 fn derive_with(mut hasher: blake3::Hasher, of: InstancePosition<'_>) -> InstanceId {
     let InstancePosition { tenant, request_id, place, number } = of;
-    hasher.update(tenant.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
+    hash_request(&mut hasher, tenant, request_id);
     hasher.update(&u64::try_from(place).unwrap_or(u64::MAX).to_le_bytes());
     hasher.update(&number.to_le_bytes());
+    InstanceId::from_u128(uuid_of(&hasher, request_id).as_u128())
+}
+
+fn hash_request(hasher: &mut blake3::Hasher, tenant: &str, request_id: &str) {
+    hasher.update(tenant.as_bytes()).update(&[0]).update(request_id.as_bytes()).update(&[0]);
+}
+
+fn uuid_of(hasher: &blake3::Hasher, request_id: &str) -> Uuid {
     let mut bytes = [0_u8; 16];
     bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     if let Ok(id) = Uuid::parse_str(request_id)
@@ -57,7 +75,7 @@ fn derive_with(mut hasher: blake3::Hasher, of: InstancePosition<'_>) -> Instance
     {
         bytes[..6].copy_from_slice(&id.as_bytes()[..6]);
     }
-    InstanceId::from_u128(Uuid::new_v8(bytes).as_u128())
+    Uuid::new_v8(bytes)
 }
 
 #[cfg(test)]
@@ -80,6 +98,17 @@ mod tests {
         assert_ne!(id, derive_unkeyed(position(REQUEST, 0)));
         assert!(id.to_string().starts_with("0196d3c4-7a10-8"), "{id}");
         assert_ne!(one.derive(position("a", 0)), other.derive(position("a", 0)));
+    }
+
+    #[test]
+    fn a_ticket_has_one_id_for_each_request_and_tenant() {
+        let key = InstanceIdKey([1; 32]);
+        let id = key.derive_ticket("acme", REQUEST);
+        assert_eq!(id, key.derive_ticket("acme", REQUEST));
+        assert!(id.starts_with("0196d3c4-7a10-8"), "{id}");
+        assert_ne!(id, key.derive_ticket("acme", "a"));
+        assert_ne!(id, key.derive_ticket("other", REQUEST));
+        assert_ne!(id, key.derive(position(REQUEST, 0)).to_string());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! State only: whatever acts on it is above the control plane.
 
+pub mod crash_records;
 pub mod degradations;
 pub mod drains;
 pub mod evacuations;
@@ -11,6 +12,7 @@ pub mod migrations;
 mod node_liveness;
 mod permits;
 mod refused_reports;
+pub(crate) mod ticket_index;
 pub(crate) mod ticket_order;
 pub mod tickets;
 pub mod volume_moves;
@@ -21,11 +23,12 @@ use berth_ledger::{Expect, Ledger, Op, Text};
 
 use crate::error::StartError;
 
+pub use crash_records::CrashRecords;
 pub use degradations::Degradations;
 pub(crate) use node_liveness::NodeLiveness;
 pub use permits::{PermitSigner, Permits};
 pub use refused_reports::RefusedReports;
-pub use tickets::{Queue, TicketRecord};
+pub use tickets::{Queue, TicketPage, TicketRecord};
 
 /// Records of everything that changes its node, or could.
 #[derive(Default)]

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_engine::NodeId;
+use berth_engine::{MeasuredLoad, NodeId};
 
-use crate::clock::now;
 use crate::settings::Settings;
 
 /// What this server knows of the liveness of nodes.
@@ -17,6 +16,8 @@ use crate::settings::Settings;
 pub(crate) struct NodeLiveness {
     /// Heartbeats since the last write, in whole seconds.
     heartbeats: Mutex<BTreeMap<NodeId, i64>>,
+    /// What agents measured since the last write; absent: one that measures nothing.
+    loads: Mutex<BTreeMap<NodeId, Option<MeasuredLoad>>>,
     /// When this server began to listen to agents, in whole seconds.
     listening_since: AtomicI64,
     /// Whether most nodes are silent, so that none of them counts as gone.
@@ -24,11 +25,12 @@ pub(crate) struct NodeLiveness {
 }
 
 impl NodeLiveness {
-    /// Listening from now on.
-    pub(crate) fn new() -> Self {
+    /// Listening from now on, in whole seconds.
+    pub(crate) fn new(now: i64) -> Self {
         Self {
             heartbeats: Mutex::default(),
-            listening_since: AtomicI64::new(now().as_second()),
+            loads: Mutex::default(),
+            listening_since: AtomicI64::new(now),
             is_mostly_silent: AtomicBool::new(false),
         }
     }
@@ -45,6 +47,17 @@ impl NodeLiveness {
     /// Takes the heartbeats since the last call.
     pub(crate) fn take_heartbeats(&self) -> Vec<(NodeId, i64)> {
         std::mem::take(&mut *self.lock()).into_iter().collect()
+    }
+
+    /// Records how busy a node is, as its agent says with a heartbeat.
+    pub(crate) fn record_load(&self, node: &NodeId, load: Option<MeasuredLoad>) {
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        loads.insert(node.clone(), load);
+    }
+
+    /// Takes the loads since the last call.
+    pub(crate) fn take_loads(&self) -> BTreeMap<NodeId, Option<MeasuredLoad>> {
+        std::mem::take(&mut *self.loads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Seconds of silence after which a node's members count as gone: never, while most nodes are
@@ -64,12 +77,12 @@ impl NodeLiveness {
     }
 
     /// Counts silence from now on: agents that were not heard so far are not lost yet.
-    pub(crate) fn restart_listening(&self) {
-        self.listening_since.store(now().as_second(), Ordering::Relaxed);
+    pub(crate) fn restart_listening(&self, now: i64) {
+        self.listening_since.store(now, Ordering::Relaxed);
     }
 
     /// Records whether most nodes are silent.
-    pub(crate) fn record_silence(&self, is_mostly_silent: bool) {
+    pub(crate) fn record_silence(&self, is_mostly_silent: bool, now: i64) {
         if self.is_mostly_silent.swap(is_mostly_silent, Ordering::Relaxed) == is_mostly_silent {
             return;
         }
@@ -78,7 +91,7 @@ impl NodeLiveness {
         } else {
             tracing::warn!("majority of nodes responsive again");
             // Agents come back one by one: each gets its time to report first.
-            self.restart_listening();
+            self.restart_listening(now);
         }
     }
 }

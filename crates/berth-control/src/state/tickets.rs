@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use berth_api::{Problem, Ticket, TicketState};
+use berth_api::{InstanceSpec, PlaceRequest, Problem, Ticket, TicketState};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::ticket_order;
-use crate::documents::{CacheableDocument, DocumentCache, DocumentIndex, Versioned};
+use super::ticket_index::TicketIndex;
+use super::ticket_order::overdue_before;
+use crate::documents::{CacheableDocument, DocumentCache, Versioned};
 use crate::settings::Settings;
 
 /// The kind of document that a ticket is stored as.
@@ -39,6 +40,27 @@ impl TicketRecord {
     pub fn is_open(&self) -> bool {
         self.ticket.state == TicketState::Waiting
     }
+
+    /// The request as it is tried now: under an id of its own once a grant lapsed unused, since the
+    /// answer under the first id is that grant.
+    #[must_use]
+    pub(crate) fn attempt_request(&self) -> PlaceRequest {
+        let mut request = self.ticket.request.clone();
+        if self.lapsed > 0 {
+            request.request_id = request.request_id.map(|id| format!("{id}~{}", self.lapsed));
+        }
+        request
+    }
+
+    /// Whether a request with this ticket's id asks for the same. As in other modes, only what is to
+    /// be placed counts, not how long it may wait or be held.
+    #[must_use]
+    pub(crate) fn is_same_request(&self, other: &PlaceRequest) -> bool {
+        let own = &self.ticket.request;
+        own.pools == other.pools
+            && own.instances.len() == other.instances.len()
+            && own.instances.iter().zip(&other.instances).all(|(a, b)| is_same_spec(a, b))
+    }
 }
 
 impl CacheableDocument for TicketRecord {
@@ -46,6 +68,17 @@ impl CacheableDocument for TicketRecord {
 
     fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
         serde_json::from_str(body).or_else(|error| decode_oversized(body, error)).map(Some)
+    }
+}
+
+/// Whether two specs ask for the same instances: a count of one may be left out.
+fn is_same_spec(a: &InstanceSpec, b: &InstanceSpec) -> bool {
+    a == b || {
+        let counted = |spec: &InstanceSpec| {
+            let count = Some(spec.count.unwrap_or(1));
+            InstanceSpec { count, ..spec.clone() }
+        };
+        counted(a) == counted(b)
     }
 }
 
@@ -60,29 +93,14 @@ fn decode_oversized(body: &str, error: serde_json::Error) -> serde_json::Result<
     Ok(record)
 }
 
-/// Notified when tickets come and are closed.
-#[derive(Default)]
-pub struct TicketWatchers {
-    /// Rises with every ticket that comes.
-    arrivals: watch::Sender<u64>,
-    /// Rises with every ticket that is closed.
-    closings: watch::Sender<u64>,
-}
-
-impl DocumentIndex<TicketRecord> for TicketWatchers {
-    fn insert(&mut self, _: &str, stored: &TicketRecord, _: Option<&TicketRecord>) {
-        let watchers = if stored.is_open() { &self.arrivals } else { &self.closings };
-        watchers.send_modify(|version| *version += 1);
-    }
-
-    fn remove(&mut self, _: &str, _: &TicketRecord) {}
-}
+/// Places of the queue that are counted out: a ticket further behind has none.
+pub const COUNTED_PLACES: usize = 1000;
 
 /// All tickets, by id.
 #[derive(Default)]
 pub struct Queue {
     /// The tickets.
-    pub tickets: Arc<DocumentCache<TicketRecord, TicketWatchers>>,
+    pub tickets: Arc<DocumentCache<TicketRecord, TicketIndex>>,
 }
 
 impl Queue {
@@ -97,10 +115,30 @@ impl Queue {
         self.tickets.read().index.arrivals.subscribe()
     }
 
-    /// Those that wait.
-    pub(crate) fn open(&self) -> Vec<Arc<Versioned<TicketRecord>>> {
-        let tickets = self.tickets.read();
-        tickets.documents.values().filter(|known| known.value.is_open()).cloned().collect()
+    /// The first tickets to be tried, at most so many.
+    pub(crate) fn first(
+        &self,
+        most: usize,
+        settings: &Settings,
+        now: jiff::Timestamp,
+    ) -> Vec<Arc<Versioned<TicketRecord>>> {
+        let contents = self.tickets.read();
+        let order = contents.index.fair_order(overdue_before(settings, now));
+        order.filter_map(|id| contents.documents.get(&**id).cloned()).take(most).collect()
+    }
+
+    /// Ids of waiting tickets whose deadline has passed, at most so many.
+    pub(crate) fn expired(&self, most: usize, now: jiff::Timestamp) -> Vec<Arc<str>> {
+        self.tickets.read().index.expired(now).take(most).cloned().collect()
+    }
+
+    /// Closed tickets whose deadline was before a time, with their revisions, at most so many.
+    pub(crate) fn closed_before(&self, time: jiff::Timestamp, most: usize) -> Vec<(Arc<str>, i64)> {
+        let contents = self.tickets.read();
+        let closed = contents.index.closed_before(time).take(most);
+        let revision =
+            |id: &Arc<str>| Some((Arc::clone(id), contents.documents.get(&**id)?.revision));
+        closed.filter_map(revision).collect()
     }
 
     /// Notes a try that found no room; kept in memory, since the next one comes soon.
@@ -120,43 +158,37 @@ impl Queue {
     /// How many wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        let tickets = self.tickets.read();
-        tickets.documents.values().filter(|known| known.value.is_open()).count()
+        self.tickets.read().index.open_count()
+    }
+
+    /// How many of a tenant wait.
+    #[must_use]
+    pub fn waiting_of(&self, tenant: &str) -> usize {
+        self.tickets.read().index.open_count_of(tenant)
     }
 
     /// Since when the one that waits longest does, in whole seconds.
     #[must_use]
     pub fn oldest(&self) -> Option<i64> {
-        self.open().iter().map(|known| known.value.ticket.since.as_second()).min()
+        self.tickets.read().index.oldest().map(jiff::Timestamp::as_second)
     }
 
     /// What those that wait ask for in all.
     #[must_use]
     pub fn wanted(&self) -> berth_engine::Used {
-        let mut wanted = berth_engine::Used::default();
-        for known in self.open() {
-            for spec in &known.value.ticket.request.instances {
-                for _ in 0..spec.count.unwrap_or(1) {
-                    wanted.charge(&spec.resources.amounts(), false, 1);
-                }
-            }
-        }
-        wanted
+        self.tickets.read().index.wanted()
     }
 
-    /// One ticket, with its place in the queue.
+    /// One ticket, with its place in the queue if it is among the first [`COUNTED_PLACES`].
     #[must_use]
     pub fn get(&self, id: &str, settings: &Settings, now: jiff::Timestamp) -> Option<Ticket> {
-        let tickets = &self.tickets.read().documents;
-        let mut ticket = tickets.get(id)?.value.ticket.clone();
+        let contents = self.tickets.read();
+        let mut ticket = contents.documents.get(id)?.value.ticket.clone();
         if ticket.state == TicketState::Waiting {
-            let order = ticket_order::sort_waiting(
-                tickets.values().map(|known| &known.value),
-                settings,
-                now,
-            );
-            let place = order.iter().position(|waiting| waiting == id);
-            ticket.position = place.map(|place| u64::try_from(place + 1).unwrap_or(u64::MAX));
+            let order = contents.index.fair_order(overdue_before(settings, now));
+            let place =
+                (1..).zip(order.take(COUNTED_PLACES)).find(|(_, waiting)| &***waiting == id);
+            ticket.position = place.map(|(place, _)| place);
         }
         Some(ticket)
     }
@@ -164,28 +196,41 @@ impl Queue {
     /// The ticket of a request, if it has one: a retry gets it again.
     #[must_use]
     pub fn of_request(&self, tenant: &str, request_id: &str) -> Option<String> {
-        let tickets = &self.tickets.read().documents;
-        let mut same = tickets.values().filter(|known| {
-            let ticket = &known.value.ticket;
-            ticket.tenant == tenant && ticket.request.request_id.as_deref() == Some(request_id)
-        });
-        same.next().map(|known| known.value.ticket.id.clone())
+        self.tickets.read().index.of_request(tenant, request_id).map(ToString::to_string)
     }
 
-    /// Tickets in the order in which they are tried, then those that are closed, newest first.
+    /// Tickets in the order in which they are tried, then those that are closed, newest first: at
+    /// most so many that are wanted, after one of them if it is still there.
     #[must_use]
-    pub fn list(&self, settings: &Settings, now: jiff::Timestamp) -> Vec<Ticket> {
-        let tickets = &self.tickets.read().documents;
-        let order =
-            ticket_order::sort_waiting(tickets.values().map(|known| &known.value), settings, now);
-        let mut list: Vec<Ticket> = Vec::with_capacity(tickets.len());
-        for (place, id) in (1..).zip(&order) {
-            if let Some(known) = tickets.get(id) {
-                list.push(Ticket { position: Some(place), ..known.value.ticket.clone() });
-            }
+    pub fn list(
+        &self,
+        page: &TicketPage<'_>,
+        settings: &Settings,
+        now: jiff::Timestamp,
+    ) -> Vec<Ticket> {
+        let contents = self.tickets.read();
+        let open = (1..).zip(contents.index.fair_order(overdue_before(settings, now)));
+        let open = open.map(|(place, id)| (Some(place), id));
+        let closed = contents.index.closed_newest_first().map(|id| (None, id));
+        let mut all = open.chain(closed);
+        // A ticket that is gone: start over rather than skip what follows.
+        if let Some(after) = page.after.filter(|after| contents.documents.contains_key(*after)) {
+            let _ = all.find(|(_, id)| &***id == after);
         }
-        let closed = tickets.values().rev().filter(|known| !known.value.is_open());
-        list.extend(closed.map(|known| known.value.ticket.clone()));
-        list
+        let tickets = all.filter_map(|(position, id)| {
+            let ticket = &contents.documents.get(&**id)?.value.ticket;
+            (page.is_wanted)(ticket).then(|| Ticket { position, ..ticket.clone() })
+        });
+        tickets.take(page.most).collect()
     }
+}
+
+/// Which tickets are listed.
+pub struct TicketPage<'a> {
+    /// The ticket before the first one.
+    pub after: Option<&'a str>,
+    /// The most tickets.
+    pub most: usize,
+    /// Whether a ticket is among them.
+    pub is_wanted: &'a dyn Fn(&Ticket) -> bool,
 }

@@ -33,6 +33,9 @@ pub struct VolumeMoveRecord {
     pub to: NodeId,
     /// Its state.
     pub state: VolumeMoveState,
+    /// Counts what agents were asked to copy, over all moves of the volume.
+    #[serde(default)]
+    pub round: u32,
     /// How much is copied, as reported by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_permille: Option<u16>,
@@ -52,12 +55,13 @@ pub struct VolumeMoveRecord {
 }
 
 impl VolumeMoveRecord {
-    /// A move that starts now.
-    pub(crate) fn new(from: NodeId, to: NodeId, now: Timestamp) -> Self {
+    /// A move that starts now. `last_round` is that of the volume's last move.
+    pub(crate) fn new(from: NodeId, to: NodeId, last_round: u32, now: Timestamp) -> Self {
         Self {
             from,
             to,
             state: VolumeMoveState::Copying,
+            round: last_round.saturating_add(1),
             copied_permille: None,
             synced: false,
             why: None,
@@ -72,6 +76,12 @@ impl VolumeMoveRecord {
     pub const fn is_open(&self) -> bool {
         use VolumeMoveState::{Copying, Stopping, Syncing};
         matches!(self.state, Copying | Stopping | Syncing)
+    }
+
+    /// Has agents copy what changed since the last copy: what they report of earlier ones is void.
+    pub(crate) fn start_sync(&mut self) {
+        self.state = VolumeMoveState::Syncing;
+        self.round = self.round.saturating_add(1);
     }
 
     pub(crate) fn concerns(&self, node: &NodeId) -> bool {
@@ -93,7 +103,7 @@ impl VolumeMoveRecord {
                 format!("all of it is on {to}; its home is switched")
             }
             VolumeMoveState::Syncing => {
-                format!("nobody uses it; the agents of {from} and {to} copy what changed since")
+                format!("not in use; the agents of {from} and {to} copy what changed since")
             }
             VolumeMoveState::Done => format!("it lives on {to}"),
             VolumeMoveState::Failed => format!("it lives on {from} as before: {why}"),
@@ -139,6 +149,13 @@ impl VolumeMoves {
         self.records.all()
     }
 
+    /// Moves from a node that are under way, in order of volume.
+    pub(crate) fn leaving(&self, node: &NodeId) -> Vec<(String, StoredMove)> {
+        let mut moves = self.all();
+        moves.retain(|(_, stored)| stored.value.is_open() && stored.value.from == *node);
+        moves
+    }
+
     /// Whether a volume is being moved.
     #[must_use]
     pub fn is_under_way(&self, volume: &str) -> bool {
@@ -169,7 +186,8 @@ impl VolumeMoves {
                 _ => return None,
             };
             let (from, to) = (record.from.clone(), record.to.clone());
-            Some(VolumeMoveTask { volume: volume.clone(), from, to, action })
+            let round = Some(record.round);
+            Some(VolumeMoveTask { volume: volume.clone(), from, to, action, round })
         };
         concerned.filter_map(task).collect()
     }

@@ -4,7 +4,7 @@ mod crash_history;
 mod definition;
 mod quarantine;
 
-pub use crash_history::CrashHistory;
+pub use crash_history::{CrashHistories, CrashHistory};
 pub use definition::{Body, Definition, WorkloadKey};
 
 /// Reasons that the reconciler gives when it releases a member.

@@ -39,7 +39,7 @@ impl<'a> HostContext<'a> {
     /// How a node stands for those on it.
     #[must_use]
     pub fn host(&self, node: &NodeEntry) -> HostState {
-        let silence = self.now.as_second() - node.heard_at.max(self.listening_since);
+        let silence = self.now.as_second() - node.heard_at().max(self.listening_since);
         if silence > self.gone_after_s {
             return HostState::Lost;
         }
@@ -112,6 +112,7 @@ pub fn desired(definition: &Definition) -> DesiredState<'_> {
         rolling: &definition.body.rolling,
         paused: definition.body.paused,
         single_writer: definition.is_single_writer(),
+        failing: false,
     }
 }
 

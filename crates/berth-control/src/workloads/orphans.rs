@@ -1,13 +1,13 @@
 //! Members of workloads that are gone.
 //!
-//! A member may be placed in the same moment in which its workload is removed, since neither commit
-//! checks the other. Such a member is released.
+//! A member without a slot does not keep its workload from being removed. Servers of earlier releases
+//! do not check that the workload of a member is there. Such members are released.
 
 use berth_engine::workload::Cause;
 use rustc_hash::FxHashSet;
 
 use super::plan::ReleaseAction;
-use super::reconciler;
+use super::releasing::release_member;
 use crate::control_plane::ControlPlane;
 use crate::workload::WorkloadKey;
 
@@ -23,6 +23,7 @@ pub(super) async fn release_orphans(control: &ControlPlane) {
                 key: it.key,
                 fence: it.fence,
                 cause: Cause::ScaleDown,
+                guard: None,
             });
             (key.clone(), releases.collect())
         })
@@ -40,7 +41,7 @@ pub(super) async fn release_orphans(control: &ControlPlane) {
         }
         for release in &releases {
             tracing::warn!(%tenant, %name, instance = %release.key, "releasing orphaned instance");
-            reconciler::release_member(control, release).await;
+            release_member(control, release).await;
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use berth_engine::policy::PolicyHash;
 use berth_engine::{CapacityType, InstanceId, InstanceRequest, Refusal};
-use berth_ledger::{LedgerError, Text};
-use tokio::sync::oneshot;
+use berth_ledger::Text;
 use uuid::Uuid;
 
 use super::plan::CreateAction;
@@ -46,6 +46,10 @@ pub(super) struct MemberTemplate {
     request: InstanceRequest,
     pools: Vec<Text>,
     release: Option<Text>,
+    /// The version of the workload that it was read from.
+    workload_version: i64,
+    /// The policy whose defaults it has.
+    defaults_of: Option<PolicyHash>,
 }
 
 /// Reads what members of a revision request, with all sets of volumes looked up.
@@ -86,7 +90,13 @@ pub(super) async fn read_template(
         return Err(PlacementFailure { code: "volume_moving".to_owned(), message, refusal: None });
     }
     let pools = pools.iter().map(|pool| Text::from(pool.as_str())).collect();
-    Ok(MemberTemplate { request, pools, release: release.as_deref().map(Text::from) })
+    Ok(MemberTemplate {
+        request,
+        pools,
+        release: release.as_deref().map(Text::from),
+        workload_version: definition.version,
+        defaults_of: policy.map(|policy| policy.hash()),
+    })
 }
 
 /// How a member is placed.
@@ -107,7 +117,7 @@ pub(super) fn submit(
     create: &CreateAction,
     class: Option<CapacityType>,
     mode: PlaceMode,
-) -> oneshot::Receiver<PlaceAnswer> {
+) -> impl Future<Output = PlaceAnswer> + Send + use<> {
     let mut instance = template.request.clone();
     instance.id = InstanceId::from_u128(Uuid::now_v7().as_u128());
     instance.capacity_type = class.or(instance.capacity_type);
@@ -120,6 +130,8 @@ pub(super) fn submit(
         quiet: mode == PlaceMode::Quiet,
         dry_run: mode == PlaceMode::Preview,
         slots: vec![RequestedSlot { slot: create.slot, takes_over: create.takes_over }],
+        workload_version: Some(template.workload_version),
+        defaults_of: template.defaults_of,
         release: template.release.clone(),
         ..PlaceRequest::default()
     };
@@ -127,8 +139,8 @@ pub(super) fn submit(
 }
 
 /// Waits for the answer to a request.
-pub(super) async fn await_outcome(answer: oneshot::Receiver<PlaceAnswer>) -> PlaceOutcome {
-    match answer.await.unwrap_or(PlaceAnswer::Unknown(LedgerError::Closed)) {
+pub(super) async fn await_outcome(answer: impl Future<Output = PlaceAnswer>) -> PlaceOutcome {
+    match answer.await {
         PlaceAnswer::Granted(_) => PlaceOutcome::Placed,
         PlaceAnswer::Contended(conflict) => {
             tracing::debug!(
@@ -141,7 +153,7 @@ pub(super) async fn await_outcome(answer: oneshot::Receiver<PlaceAnswer>) -> Pla
         PlaceAnswer::NoRoom(refusals) => {
             PlaceOutcome::Refused(refusals.into_iter().next().map(refusal_failure))
         }
-        PlaceAnswer::Refused(by) => {
+        PlaceAnswer::Refused(by, _) => {
             // The answer to a caller is named after its request; here there is none.
             let code = by.code().to_owned();
             PlaceOutcome::Refused(Some(PlacementFailure {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use berth_api::Degraded;
 use berth_engine::workload::{Blocker, Cause, Member, Step, reconcile};
 use berth_engine::{CapacityType, InstanceId};
-use berth_ledger::{ClaimKey, Micros, Slot};
+use berth_ledger::{AvailabilityGuard, ClaimKey, Micros, Slot};
 use rustc_hash::FxHashSet;
 
+use super::availability::{availability_guard, is_forced};
 use super::members::{HostContext, Hosts, desired};
 use crate::catalog::CatalogState;
 use crate::control_plane::ControlPlane;
@@ -33,6 +34,8 @@ pub(super) struct ReleaseAction {
     pub(super) key: ClaimKey,
     pub(super) fence: i64,
     pub(super) cause: Cause,
+    /// What must hold; absent: it goes whatever happens.
+    pub(super) guard: Option<Arc<AvailabilityGuard>>,
 }
 
 /// What is to be done for one workload.
@@ -43,7 +46,7 @@ pub(super) struct ReconcilePlan {
     pub(super) releases: Vec<ReleaseAction>,
     /// A member with a volume on a node that is lost.
     pub(super) stranded: Option<InstanceId>,
-    /// Until when nothing new is tried, since members keep ending.
+    /// Until when some members are not created, since those of their revision keep ending.
     pub(super) backs_off_until: Option<Micros>,
     /// What was wrong before.
     pub(super) was: Option<Arc<Versioned<Degraded>>>,
@@ -67,6 +70,7 @@ pub(super) fn plan_workloads(control: &ControlPlane, keys: &[WorkloadKey]) -> Ve
     let mut plans = Vec::new();
     let mut members = Vec::new();
     let wrong: FxHashSet<WorkloadKey> = control.degraded.keys().into_iter().collect();
+    let now = Micros(control.now().as_microsecond());
     for chunk in keys.chunks(MAX_PER_LOCK) {
         let catalog = control.catalog.read();
         let mut hosts = Hosts::new(&catalog, HostContext::of(control));
@@ -83,7 +87,7 @@ pub(super) fn plan_workloads(control: &ControlPlane, keys: &[WorkloadKey]) -> Ve
                 continue;
             }
             hosts.collect(definition, &mut members);
-            plans.extend(plan_workload(&catalog, definition, &members, was));
+            plans.extend(plan_workload((&catalog, now), definition, &members, was));
         }
     }
     plans
@@ -104,12 +108,16 @@ fn idle_plan(definition: &Arc<Definition>, was: Option<Arc<Versioned<Degraded>>>
 }
 
 fn plan_workload(
-    catalog: &CatalogState,
+    (catalog, now): (&CatalogState, Micros),
     definition: &Arc<Definition>,
     members: &[Member],
     was: Option<Arc<Versioned<Degraded>>>,
 ) -> Option<ReconcilePlan> {
-    let outlook = reconcile(&desired(definition), members);
+    let crashes = catalog.crashes.get(&definition.key).and_then(|it| it.lately(now));
+    let has_crashed = crashes.as_ref().is_some_and(|it| it.of(definition.body.revision).is_some());
+    let mut desired = desired(definition);
+    desired.failing = has_crashed || was.is_some();
+    let outlook = reconcile(&desired, members);
     let is_over = definition.body.deleting && members.is_empty();
     if outlook.is_settled() && was.is_none() && !is_over {
         return None;
@@ -117,9 +125,24 @@ fn plan_workload(
     let entries = catalog.members.get(&definition.key).map_or(&[][..], Vec::as_slice);
     let entry = |id: InstanceId| entries.iter().find(|entry| entry.key.instance == id);
     let (mut creates, mut releases) = (Vec::new(), Vec::new());
+    let wait_of = |revision: i64| {
+        let until = crashes.as_ref().and_then(|crashes| crashes.of(revision)?.wait_until());
+        until.filter(|until| *until > now)
+    };
+    let mut backs_off_until: Option<Micros> = None;
+    let released: FxHashSet<InstanceId> = outlook.steps.iter().filter_map(released_by).collect();
+    let guard = (!released.is_empty())
+        .then(|| availability_guard(definition, &desired, members, &released));
+    let forced: FxHashSet<InstanceId> =
+        members.iter().filter(|member| is_forced(member)).map(|member| member.id).collect();
     for step in outlook.steps {
         match step {
             Step::Create { revision, slot, class, in_place_of, cause } => {
+                if let Some(until) = wait_of(revision) {
+                    let earliest = backs_off_until.map_or(until, |known| known.min(until));
+                    backs_off_until = Some(earliest);
+                    continue;
+                }
                 let takes_over = in_place_of.map(ClaimKey::primary);
                 let slot = Slot { revision, slot: i64::from(slot) };
                 creates.push(CreateAction { slot, class, takes_over, cause });
@@ -129,6 +152,7 @@ fn plan_workload(
                     key: entry.key,
                     fence: entry.fence,
                     cause,
+                    guard: guard.clone().filter(|_| !forced.contains(&instance)),
                 });
                 releases.extend(release);
             }
@@ -139,14 +163,21 @@ fn plan_workload(
         .iter()
         .find(|blocked| blocked.blocker == Blocker::Volume && blocked.cause == Cause::NodeLost);
     let stranded = stranded.map(|it| it.instance);
-    let crashes = catalog.crashes.get(&definition.key);
     Some(ReconcilePlan {
         definition: Arc::clone(definition),
         creates,
         releases,
         stranded,
-        backs_off_until: crashes.and_then(|crashes| crashes.wait_until()),
+        backs_off_until,
         was,
         is_over,
     })
+}
+
+/// The member that a step releases.
+const fn released_by(step: &Step) -> Option<InstanceId> {
+    match step {
+        Step::Release { instance, .. } => Some(*instance),
+        Step::Create { .. } => None,
+    }
 }

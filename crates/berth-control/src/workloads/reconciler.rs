@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use berth_api::CapacityMode;
 use berth_engine::workload::Cause;
-use berth_ledger::{Answer, Expect, LedgerError, Op, Outcome, Release, Text};
+use berth_ledger::{Answer, Expect, LedgerError, Micros, Op, Outcome, Text};
 use futures_util::future::join_all;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::degraded::{self, PassResult};
 use super::orphans;
 use super::placing::{self, MemberTemplate, PlaceMode, PlaceOutcome, PlacementFailure};
-use super::plan::{self, CreateAction, ReconcilePlan, ReleaseAction};
+use super::plan::{self, CreateAction, ReconcilePlan};
+use super::releasing::{ReleaseOutcome, release_member};
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::loop_runner::BackgroundLoop;
@@ -113,16 +113,19 @@ impl BackgroundLoop for WorkloadReconciler {
         let control = Arc::clone(&self.control);
         // A server that stood still received no heartbeat: no node is lost before it has listened.
         if self.last_pass_ended.elapsed() > SWEEP_EVERY * 3 {
-            control.liveness.restart_listening();
+            control.liveness.restart_listening(control.now().as_second());
         }
         let may_have_room = self.room.has_changed().unwrap_or(false);
         self.room.mark_unchanged();
         // What this server did itself is known before more is done.
-        control.wait_for_read_your_writes().await;
+        // Others may have released members since: what may be stopped depends on what runs now.
+        control.placer.catch_up().await;
         let began = Instant::now();
         let mut keys = control.catalog.take_dirty();
         if began >= self.sweep_at {
             keys.extend(control.catalog.read().workloads.keys().cloned());
+            // Also those of workloads that are gone.
+            keys.extend(control.crashes.keys());
             self.sweep_at = began + SWEEP_EVERY;
             orphans::release_orphans(&control).await;
         }
@@ -133,6 +136,13 @@ impl BackgroundLoop for WorkloadReconciler {
         control.metrics.stage("reconciled", began.elapsed());
         self.last_pass_ended = Instant::now();
         Ok(())
+    }
+
+    /// Stores what was counted since the last pass.
+    async fn finish(&mut self) {
+        let control = &self.control;
+        let keys: Vec<_> = control.catalog.read().workloads.keys().cloned().collect();
+        store_crashes(control, &keys).await;
     }
 }
 
@@ -190,13 +200,22 @@ impl WorkloadReconciler {
     ) {
         let mut keys: Vec<WorkloadKey> = keys.into_iter().collect();
         keys.sort();
+        store_crashes(control, &keys).await;
         let plans = plan::plan_workloads(control, &keys);
         let busy: FxHashSet<&WorkloadKey> = plans.iter().map(|plan| &plan.definition.key).collect();
         for key in keys.iter().filter(|key| !busy.contains(key)) {
             self.waiting.remove(key);
         }
-        let releases = plans.iter().flat_map(|plan| &plan.releases);
-        join_all(releases.map(|release| release_member(control, release))).await;
+        let releases = plans.iter().flat_map(|plan| plan.releases.iter().map(move |it| (plan, it)));
+        let released =
+            join_all(releases.map(|(plan, release)| async move {
+                (plan, release_member(control, release).await)
+            }));
+        for (plan, outcome) in released.await {
+            if outcome == ReleaseOutcome::Outdated {
+                self.schedule(Instant::now() + PAUSE, &plan.definition.key);
+            }
+        }
         for plan in &plans {
             if plan.is_over
                 && let Err(error) = remove_workload(control, &plan.definition.key).await
@@ -224,11 +243,17 @@ impl WorkloadReconciler {
         let now = Instant::now();
         let mut by_tenant: BTreeMap<Text, Vec<MemberRequest>> = BTreeMap::new();
         for (at, plan) in plans.iter().enumerate() {
-            if plan.creates.is_empty() {
+            if let Some(until) = plan.backs_off_until {
+                let left = u64::try_from(until.0 - control.now().as_microsecond()).unwrap_or(0);
+                self.schedule(now + Duration::from_micros(left), &plan.definition.key);
+                found[at].untried = true;
+            } else if plan.creates.is_empty() {
                 self.waiting.remove(&plan.definition.key);
+            }
+            if plan.creates.is_empty() {
                 continue;
             }
-            if !self.may_try(control, plan, now, may_have_room) {
+            if !self.may_try(plan, now, may_have_room) {
                 found[at].untried = true;
                 continue;
             }
@@ -266,22 +291,8 @@ impl WorkloadReconciler {
     }
 
     /// Whether a workload's members are to be tried now.
-    fn may_try(
-        &mut self,
-        control: &ControlPlane,
-        plan: &ReconcilePlan,
-        now: Instant,
-        may_have_room: bool,
-    ) -> bool {
-        let key = &plan.definition.key;
-        if let Some(until) = plan.backs_off_until {
-            let left = until.0 - control.now().as_microsecond();
-            if let Ok(left @ 1..) = u64::try_from(left) {
-                self.schedule(now + Duration::from_micros(left), key);
-                return false;
-            }
-        }
-        match self.waiting.get(key) {
+    fn may_try(&self, plan: &ReconcilePlan, now: Instant, may_have_room: bool) -> bool {
+        match self.waiting.get(&plan.definition.key) {
             Some(waiting) if waiting.version == plan.definition.version => {
                 may_have_room || now >= waiting.next
             }
@@ -516,33 +527,22 @@ fn count_waiting(
     }
 }
 
-/// Releases a member. If another server was faster, it has done the same.
-pub(super) async fn release_member(control: &ControlPlane, action: &ReleaseAction) {
-    let release = Release {
-        request_id: Text::from(Uuid::now_v7().to_string()),
-        key: action.key,
-        tenant: None,
-        fence: Some(action.fence),
-        confirmed: false,
-        reason: Text::from(release_reason(action.cause)),
+/// Stores how often members ended, where that changed. Of several servers one succeeds; the others
+/// read what it stored.
+async fn store_crashes(control: &ControlPlane, keys: &[WorkloadKey]) {
+    let now = Micros(control.now().as_microsecond());
+    let changed: Vec<Op> = {
+        let catalog = control.catalog.read();
+        let known = |key: &WorkloadKey| {
+            catalog.workloads.get(key)?;
+            catalog.crashes.get(key)?.lately(now)
+        };
+        keys.iter().filter_map(|key| control.crashes.store(key, known(key).as_ref())).collect()
     };
-    match control.submit(Op::Release(release)).await {
-        Ok(Answer::Claim(_)) => {}
-        Ok(other) => tracing::error!(?other, "unexpected answer to a release"),
-        Err(error) => tracing::warn!(%error, instance = %action.key, "failed to release instance"),
-    }
-}
-
-/// The reason of a release, as it is logged.
-const fn release_reason(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Missing | Cause::ScaleDown => "scale_down",
-        Cause::RollOut => "roll_out",
-        Cause::Rebuild => "rebuild",
-        Cause::Drain => "drain",
-        Cause::Reclaim => "reclaim",
-        Cause::NodeLost => "node_lost",
-        Cause::Replaced => "replaced",
+    for stored in join_all(changed.into_iter().map(|op| control.submit(op))).await {
+        if let Err(error) = stored {
+            tracing::warn!(%error, "failed to store the crash history of a workload");
+        }
     }
 }
 

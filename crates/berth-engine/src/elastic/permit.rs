@@ -85,6 +85,8 @@ pub enum Limit {
     Node,
     /// The tenant may have no more.
     Quota,
+    /// Its host has no more cores: one instance never has more CPU than its host.
+    Host,
     /// It is being moved, and stays as it is meanwhile.
     Migration,
 }
@@ -217,6 +219,8 @@ pub struct PermitContext {
     pub frozen: bool,
     /// Whether sizes must be multiples of the unit that was last sent to its agent.
     pub whole_units: bool,
+    /// CPU of its host, above which it does not grow whatever is free; absent: not limited.
+    pub host_cpu_milli: Option<u32>,
     /// What its node has left.
     pub node: Free,
     /// What its tenant has left.
@@ -303,15 +307,21 @@ pub fn decide_permit(
         false => grown(start, more, context, permit.overcommit, free),
     };
     let (by_node, by_both) = (growth(node), growth(node.least(quota)));
+    // What it could have if nothing else were on the node.
+    let by_host = match context.frozen {
+        true => more,
+        false => grown(start, more, context, permit.overcommit, Free::UNLIMITED),
+    };
     let granted = shrunk.plus(by_both);
     let limited_by = match () {
         () if granted == request.size => None,
         () if context.frozen => Some(Limit::Migration),
+        () if by_both == by_host => Some(Limit::Host),
         () if by_node == by_both => Some(Limit::Node),
         () => Some(Limit::Quota),
     };
-    // More room would not help where the tenant's quota is the limit.
-    let pressure = more.less(by_node);
+    // More room would not help where the tenant's quota or the host's cores are the limit.
+    let pressure = by_host.less(by_node);
     let headroom = match limited_by {
         None => headroom(granted, request, context, permit, &recharged),
         Some(_) => Size::ZERO,
@@ -410,6 +420,9 @@ fn grown(
         most(start.cpu_milli, charged.cpu_milli, free.cpu),
         most(start.memory_mib, charged.memory_mib, free.memory),
     );
+    let cores_left =
+        context.host_cpu_milli.map_or(u32::MAX, |cpu| cpu.saturating_sub(start.cpu_milli));
+    let most = Size { cpu_milli: most.cpu_milli.min(cores_left), ..most };
     let unit = context.unit;
     match context.grants {
         Grants::PerResource => {

@@ -30,6 +30,7 @@ impl Node {
     fn terms(&self, grants: Grants) -> PermitContext {
         let left = i64::from(self.total) - i64::from(self.reserved);
         PermitContext {
+            host_cpu_milli: None,
             unit: both(self.unit),
             grants,
             min: both(0),
@@ -226,7 +227,7 @@ fn a_request_is_checked_against_the_unit_that_was_told() {
         "{odd:?}"
     );
     assert_eq!(node.wants(11).0, 11, "its maximum is always accepted");
-    assert_eq!(node.wants(7).0, 7, "whoever says that it is smaller, is");
+    assert_eq!(node.wants(7).0, 7, "an instance that reports a smaller size has it");
     let outside =
         decide_permit(&node.permit, &PermitRequest::new(both(12)), &node.terms(Grants::Joint));
     assert!(matches!(outside, Err(InvalidPermitRequest::OutsideBounds { value: 12, max: 11, .. })));
@@ -252,6 +253,33 @@ fn a_quota_holds_back_without_pressure() {
     let permit = decide_permit(&node.permit, &PermitRequest::new(both(8)), &terms).unwrap().permit;
     assert_eq!((permit.granted, permit.pressure), (both(5), Size::ZERO));
     assert_eq!(permit.limited_by, Some(Limit::Quota));
+}
+
+#[test]
+fn no_instance_outgrows_the_cores_of_its_host_whatever_is_free() {
+    // A host of 10 cores, of which 100 may be promised.
+    let node = Node { max: 40, ..Node::new(100, 4, 4) };
+    let terms = PermitContext { host_cpu_milli: Some(10), ..node.terms(Grants::PerResource) };
+    let ask =
+        |wish: &PermitRequest, terms| decide_permit(&node.permit, wish, terms).unwrap().permit;
+    let permit = ask(&PermitRequest::new(both(12)), &terms);
+    assert_eq!(permit.granted, Size::new(10, 12), "memory is no matter of cores");
+    assert_eq!((permit.pressure, permit.limited_by), (Size::ZERO, Some(Limit::Host)));
+    let permit = ask(&PermitRequest::new(both(10)), &terms);
+    assert_eq!((permit.granted, permit.limited_by), (both(10), None), "exactly all of it");
+    let joint = PermitContext { grants: Grants::Joint, ..terms };
+    let permit = ask(&PermitRequest::new(both(12)), &joint);
+    assert_eq!((permit.granted, permit.limited_by), (both(10), Some(Limit::Host)));
+    let unasked = PermitRequest { headroom: both(9), ..PermitRequest::new(both(8)) };
+    let permit = ask(&unasked, &terms);
+    assert_eq!((permit.granted, permit.headroom), (both(8), Size::new(2, 9)));
+    // What it has is not taken away, and room for it elsewhere on the node is still missed.
+    let small = PermitContext { host_cpu_milli: Some(2), ..terms };
+    assert_eq!(ask(&PermitRequest::new(both(5)), &small).granted, Size::new(4, 5));
+    let full = PermitContext { node: Free { cpu: 3, memory: 9 }, ..terms };
+    let permit = ask(&PermitRequest::new(both(12)), &full);
+    assert_eq!((permit.granted, permit.pressure), (Size::new(7, 12), Size::new(3, 0)));
+    assert_eq!(permit.limited_by, Some(Limit::Node));
 }
 
 #[test]

@@ -13,7 +13,9 @@ use crate::fleet::{
 };
 use crate::model::Timestamp;
 use crate::policy::Policy;
-use crate::score::{Scale, WeightedScorers, fact_points, load_points, next_failure_step};
+use crate::score::{
+    Scale, WeightedScorers, fact_points, load_expires_at, load_points, next_failure_step,
+};
 
 /// No timer is set.
 const NEVER: i64 = i64::MAX;
@@ -87,8 +89,9 @@ impl DerivedState {
             return;
         }
         for index in fleet.take_heartbeats() {
-            // A fresh node's later staleness is found when its old timer expires.
-            if !self.eligible.get(index) {
+            // A fresh node's later staleness is found when its old timer expires. A load that was too
+            // old counts again.
+            if !self.eligible.get(index) || scorers.counts_measured_load {
                 self.refresh_and_log(fleet, rules, index);
             }
         }
@@ -188,7 +191,11 @@ impl DerivedState {
         self.fact_points.set(index, facts);
         let points = facts + load_points(scorers, row, &self.scale, policy);
         self.points.set(index, points);
-        let timer = next_timer(row, policy, self.now);
+        let mut timer = next_timer(row, policy, self.now);
+        if scorers.counts_measured_load {
+            let expires = load_expires_at(row, policy).filter(|at| *at > self.now);
+            timer = timer.min(expires.map_or(NEVER, |at| at.0));
+        }
         if timer < self.timer_at[index.as_usize()] {
             self.timer_at[index.as_usize()] = timer;
             self.timers.push(Reverse((timer, index)));

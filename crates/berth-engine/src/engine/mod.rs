@@ -22,11 +22,11 @@ use thiserror::Error;
 
 use crate::explain::{Explanation, ExplanationPage, Refusal, explain_choice, explain_page};
 use crate::filter::{Needs, first_failure, passes_request_tests};
-use crate::fleet::{Fleet, FleetIdentity, NodeIndex, NodeRow};
+use crate::fleet::{Fleet, FleetIdentity, LANES, NodeIndex, NodeRow};
 use crate::model::{Evidence, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
 use crate::policy::Policy;
 use crate::prepared_request::{Notice, PreparedRequest};
-use crate::score::{WeightedScorers, all_totals, all_values, combine};
+use crate::score::{WeightedScorers, all_totals, all_values, combine, notices_of};
 use derived_state::DerivedState;
 use masks::Masks;
 use rankings::{RankingLookup, Rankings};
@@ -36,7 +36,7 @@ pub(crate) use fixes::{
     Combination, FixLeads, LIMITS, RequestChange, Room, changes_for_new_node, combined_fix, free,
     least_release, mend, mended_facts, new_name, numbered, shrink_to_count, smallest_node,
 };
-pub(crate) use release::smallest_release;
+pub(crate) use release::{Departure, smallest_release};
 
 /// Where an instance should go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,7 @@ pub struct Engine {
     rankings: Rankings,
     words: Vec<u64>,
     totals: Totals,
+    work_done: u64,
 }
 
 impl Engine {
@@ -140,7 +141,25 @@ impl Engine {
             rankings: Rankings::default(),
             words: Vec::new(),
             totals: Totals::default(),
+            work_done: 0,
         }
+    }
+
+    /// Steps taken so far: a choice, 64 nodes that a choice may have to scan, or a node that was
+    /// diagnosed. What is kept from earlier choices makes them faster, and their count no smaller.
+    #[must_use]
+    pub const fn work_done(&self) -> u64 {
+        self.work_done
+    }
+
+    /// Steps that one choice takes at most.
+    pub(crate) fn steps_of_choice(&self) -> usize {
+        1 + self.fleet.position_count() / LANES
+    }
+
+    fn count_work(&mut self, steps: usize) {
+        let steps = u64::try_from(steps).unwrap_or(u64::MAX);
+        self.work_done = self.work_done.wrapping_add(steps);
     }
 
     /// The fleet.
@@ -211,6 +230,18 @@ impl Engine {
         Ok(picked.map(|picked| self.placement(request, picked, now)))
     }
 
+    /// Asks something as if an instance were not where it is. It is back afterwards exactly as it was,
+    /// however much it has changed since its request.
+    pub fn as_if_released<T>(&mut self, id: InstanceId, ask: impl FnOnce(&mut Self) -> T) -> T {
+        let host = self.fleet.instance(id).map(|instance| instance.host.index());
+        let detached = self.fleet.detach_instance(id);
+        let answer = ask(self);
+        if let Some((detached, host)) = detached.zip(host) {
+            self.fleet.attach_instance(detached, host);
+        }
+        answer
+    }
+
     /// Whether one node can take the instance now: the re-check of a plan.
     ///
     /// # Errors
@@ -221,12 +252,24 @@ impl Engine {
         node: &NodeId,
         now: Timestamp,
     ) -> Result<(), CheckError> {
+        self.check_with(request, node, now, |_, _| ())
+    }
+
+    /// The same with the node as it would be after a change.
+    pub(crate) fn check_with(
+        &self,
+        request: &InstanceRequest,
+        node: &NodeId,
+        now: Timestamp,
+        change: impl FnOnce(NodeIndex, &mut NodeRow),
+    ) -> Result<(), CheckError> {
         self.validate(request)?;
         let unknown = || CheckError::UnknownNode(node.clone());
         let index = self.fleet.index_of(node).ok_or_else(unknown)?;
-        let row = self.fleet.row(index).ok_or_else(unknown)?;
+        let mut row = self.fleet.row(index).ok_or_else(unknown)?.clone();
+        change(index, &mut row);
         let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
-        match first_failure(&prepared, index, row) {
+        match first_failure(&prepared, index, &row) {
             None => Ok(()),
             Some((id, evidence)) => Err(CheckError::Removed {
                 filter: id.filter().name,
@@ -245,10 +288,23 @@ impl Engine {
         request: &InstanceRequest,
         now: Timestamp,
     ) -> Result<Explanation, PlaceError> {
+        self.explain_first(request, now, usize::MAX)
+    }
+
+    /// The same with only the first `limit` nodes, in order of id.
+    ///
+    /// # Errors
+    /// When the request is not valid.
+    pub fn explain_first(
+        &mut self,
+        request: &InstanceRequest,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Explanation, PlaceError> {
         self.validate(request)?;
         self.catch_up(now);
         let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
-        Ok(explain_choice(&prepared, &self.derived.scale))
+        Ok(explain_choice(&prepared, &self.derived.scale, limit))
     }
 
     /// The same with `limit` nodes from a position on, in order of id, and counts over all of them.
@@ -334,12 +390,17 @@ impl Engine {
         now: Timestamp,
     ) -> Placement {
         let row = self.fleet.row(picked.index);
-        let has_rules = !request.affinity.is_empty() || !request.locality.is_empty();
-        let notices = if has_rules {
-            PreparedRequest::new(request, &self.policy, &self.fleet, now).notices
+        let has_rules = !request.affinity.is_empty()
+            || !request.locality.is_empty()
+            || !request.preferred_places.is_empty();
+        let mut notices = if has_rules {
+            notices_of(&PreparedRequest::new(request, &self.policy, &self.fleet, now))
         } else {
             Vec::new()
         };
+        if request.elastic.is_some() {
+            notices.extend(row.and_then(|row| self.limited_growth(request, row)));
+        }
         Placement {
             instance: request.id,
             node: row.map_or_else(|| NodeId::new(""), |row| row.id.clone()),
@@ -347,6 +408,14 @@ impl Engine {
             score: i64::from(picked.total),
             notices,
         }
+    }
+
+    /// Says so if an elastic instance cannot grow to its maximum because its host is too small.
+    fn limited_growth(&self, request: &InstanceRequest, row: &NodeRow) -> Option<Notice> {
+        let max_cpu_milli = request.elastic.as_ref()?.max.cpu_milli;
+        let host_cpu_milli = row.capacity.cpu_milli;
+        let is_limited = self.policy.filters.cpu_within_host && max_cpu_milli > host_cpu_milli;
+        is_limited.then_some(Notice::GrowthLimited { max_cpu_milli, host_cpu_milli })
     }
 
     /// Chooses a node for a valid request. Every choice of a node is made here.
@@ -357,6 +426,7 @@ impl Engine {
         reuse: Reuse,
     ) -> Option<NodeChoice> {
         self.catch_up(now);
+        self.count_work(self.steps_of_choice());
         if reuse == Reuse::Nothing {
             self.masks.clear();
         }
@@ -406,6 +476,7 @@ impl Engine {
         now: Timestamp,
     ) -> Vec<NodeIndex> {
         self.catch_up(now);
+        self.count_work(self.steps_of_choice());
         let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
         if !passes_request_tests(&prepared) {
             return Vec::new();

@@ -2,14 +2,47 @@
 
 use crate::filter::{FilterId, FilterTest, run_filter};
 use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
+use crate::model::Amounts;
 use crate::prepared_request::PreparedRequest;
 
-/// A small set of instances on one node whose release lets the request in; nothing when the node
-/// needs no release, or none helps.
+/// What a node gets back when an instance goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// All of it: the instance is gone.
+    Gone,
+    /// Its amounts. It counts as an instance until it has stopped, and so does its overhead.
+    Stopping,
+}
+
+impl Departure {
+    /// Takes an instance off a row.
+    pub(crate) fn leave(self, row: &mut NodeRow, instance: &InstanceRow) {
+        row.uncharge(instance);
+        if self == Self::Stopping {
+            row.charge(&without_amounts(instance));
+        }
+    }
+
+    fn come_back(self, row: &mut NodeRow, instance: &InstanceRow) {
+        if self == Self::Stopping {
+            row.uncharge(&without_amounts(instance));
+        }
+        row.charge(instance);
+    }
+}
+
+/// An instance that counts, and uses nothing.
+fn without_amounts(instance: &InstanceRow) -> InstanceRow {
+    InstanceRow { resources: Amounts::default(), rare: None, ..instance.clone() }
+}
+
+/// A small set of instances on one node whose departure lets the request in; nothing when the node
+/// needs none, or none helps.
 pub(crate) fn smallest_release<'a>(
     prepared: &PreparedRequest<'a>,
     index: NodeIndex,
     row: &NodeRow,
+    departure: Departure,
     may_go: impl Fn(&InstanceRow) -> bool,
 ) -> Option<Vec<&'a InstanceRow>> {
     let lacks_room = |row: &NodeRow| fails(prepared, index, row, true);
@@ -25,10 +58,10 @@ pub(crate) fn smallest_release<'a>(
     let mut hypothetical = row.clone();
     let mut released: Vec<&InstanceRow> = Vec::new();
     for victim in victims {
-        hypothetical.uncharge(victim);
+        departure.leave(&mut hypothetical, victim);
         released.push(victim);
         if !lacks_room(&hypothetical) {
-            return Some(drop_unneeded(row, released, &lacks_room));
+            return Some(drop_unneeded(hypothetical, released, departure, &lacks_room));
         }
     }
     None
@@ -40,17 +73,19 @@ fn is_required_neighbour(prepared: &PreparedRequest<'_>, instance: &InstanceRow)
     rules.any(|rule| rule.may_count(prepared.fleet, prepared.tenant, instance))
 }
 
-/// Drops every instance whose release turns out not to be needed, the most important first.
+/// Drops every instance whose release turns out not to be needed, the most important first. The row
+/// is the node without all of them.
 fn drop_unneeded<'a>(
-    row: &NodeRow,
+    mut row: NodeRow,
     mut released: Vec<&'a InstanceRow>,
+    departure: Departure,
     lacks_room: &dyn Fn(&NodeRow) -> bool,
 ) -> Vec<&'a InstanceRow> {
     for spare in (0..released.len()).rev() {
-        let mut hypothetical = row.clone();
-        let others = released.iter().enumerate().filter(|(place, _)| *place != spare);
-        others.for_each(|(_, victim)| hypothetical.uncharge(victim));
-        if !lacks_room(&hypothetical) {
+        departure.come_back(&mut row, released[spare]);
+        if lacks_room(&row) {
+            departure.leave(&mut row, released[spare]);
+        } else {
             released.remove(spare);
         }
     }

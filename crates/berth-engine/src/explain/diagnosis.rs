@@ -10,6 +10,7 @@ use crate::filter::{
 use crate::fleet::{NodeIndex, NodeRow};
 use crate::model::{Demand, Evidence, NodeId, Room, Used};
 use crate::prepared_request::PreparedRequest;
+use crate::score::notices_of;
 
 /// What the pass over all nodes found.
 pub(crate) struct Diagnosis {
@@ -50,49 +51,72 @@ pub(crate) fn diagnose(prepared: &PreparedRequest<'_>, passed: PassedTests<'_>) 
         lack_only_room: Vec::new(),
         waiting_may_help: false,
     };
-    let tests = Tests {
-        prepared,
-        passed,
-        filters: FilterId::all().filter(|id| !prepared.policy.is_off(*id)).collect(),
-        // The same answer for every node.
-        passes_request_tests: passes_request_tests(prepared),
-    };
+    let tests = Tests::new(prepared, passed);
     for (id, index) in prepared.fleet.nodes_in_order() {
         diagnosis.inspect_node(&tests, id, index);
     }
     diagnosis
 }
 
-/// The filters that a node is tested with.
+/// The filters that a node is tested with, by what they look at, in the order of filters.
 struct Tests<'a> {
     prepared: &'a PreparedRequest<'a>,
     passed: PassedTests<'a>,
-    filters: Vec<FilterId>,
-    passes_request_tests: bool,
+    demand: Demand,
+    /// None if all are passed: the answer is the same for every node.
+    of_request: Vec<FilterId>,
+    of_node: Vec<FilterId>,
+    of_facts: Vec<FilterId>,
+    of_neighbours: Vec<FilterId>,
+    of_load: Vec<FilterId>,
 }
 
-impl Tests<'_> {
+impl<'a> Tests<'a> {
+    fn new(prepared: &'a PreparedRequest<'a>, passed: PassedTests<'a>) -> Self {
+        let in_force = |wanted: fn(&FilterTest) -> bool| {
+            let ids = FilterId::all().filter(|id| !prepared.policy.is_off(*id));
+            ids.filter(|id| wanted(&id.filter().test)).collect::<Vec<_>>()
+        };
+        let of_request = match passes_request_tests(prepared) {
+            true => Vec::new(),
+            false => in_force(|test| matches!(test, FilterTest::Request(_))),
+        };
+        Self {
+            prepared,
+            passed,
+            demand: Demand::new(prepared.request, prepared.policy),
+            of_request,
+            of_node: in_force(|test| matches!(test, FilterTest::Node(_))),
+            of_facts: in_force(|test| matches!(test, FilterTest::Static(_))),
+            of_neighbours: in_force(|test| matches!(test, FilterTest::Neighbour(_))),
+            of_load: in_force(|test| matches!(test, FilterTest::Load(_))),
+        }
+    }
+
     /// Calls `note` for every filter that removes the node, in order.
     fn for_each_failure(&self, index: NodeIndex, row: &NodeRow, note: &mut FailureNote<'_>) {
         let prepared = self.prepared;
         let has_bit = |words: &[u64]| {
             words.get(index.block()).is_some_and(|word| word >> index.lane() & 1 == 1)
         };
-        let passes_node_tests = has_bit(self.passed.node);
-        let passes_static_tests = has_bit(self.passed.facts);
-        let passes_neighbour_tests = passes_neighbour_tests(prepared, index);
-        for &id in &self.filters {
-            let is_passed = match id.filter().test {
-                FilterTest::Request(_) => self.passes_request_tests,
-                FilterTest::Node(_) => passes_node_tests,
-                FilterTest::Static(_) => passes_static_tests,
-                FilterTest::Neighbour(_) => passes_neighbour_tests,
-                FilterTest::Load(_) => false,
-            };
-            if !is_passed && let Err(evidence) = run_filter(id, prepared, index, row) {
-                note(id, evidence);
+        let mut run = |filters: &[FilterId]| {
+            for &id in filters {
+                if let Err(evidence) = run_filter(id, prepared, index, row) {
+                    note(id, evidence);
+                }
             }
+        };
+        run(&self.of_request);
+        if !has_bit(self.passed.node) {
+            run(&self.of_node);
         }
+        if !has_bit(self.passed.facts) {
+            run(&self.of_facts);
+        }
+        if !passes_neighbour_tests(prepared, index) {
+            run(&self.of_neighbours);
+        }
+        run(&self.of_load);
     }
 }
 
@@ -108,7 +132,7 @@ impl Diagnosis {
         tests.for_each_failure(index, row, &mut |filter, evidence| {
             failures += 1;
             failed = failed.with(filter);
-            is_transient &= filter.filter().transient;
+            is_transient &= filter.filter().transient && !evidence.is_absence();
             // A smaller request also passes the filter on the cores of the host.
             lacks_only_room &=
                 matches!(filter.filter().test, FilterTest::Load(_)) || filter == CPU_WITHIN_HOST;
@@ -124,7 +148,7 @@ impl Diagnosis {
         }
         self.sets.note(failed, index);
         self.waiting_may_help =
-            self.waiting_may_help || (is_transient && holds_when_empty(tests.prepared, row));
+            self.waiting_may_help || (is_transient && holds_when_empty(tests, row));
         self.removed[place] += 1;
         let closeness = evidence.shortfall().unwrap_or(0);
         let nearest = &mut self.nearest[place];
@@ -165,18 +189,18 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         best_relaxation: most.map(|(admits, id)| (id.0.filter().name.into(), admits)),
         fixes: Vec::new(),
         waiting_may_help: diagnosis.waiting_may_help,
-        notices: prepared.notices.clone(),
+        notices: notices_of(prepared),
         search: None,
     }
 }
 
 /// Whether a node has room for the request when nothing else is on it.
-fn holds_when_empty(prepared: &PreparedRequest<'_>, row: &NodeRow) -> bool {
+fn holds_when_empty(tests: &Tests<'_>, row: &NodeRow) -> bool {
+    let prepared = tests.prepared;
     let empty = Room { used: Used::default(), ..row.room() };
-    let demand = Demand::new(prepared.request, prepared.policy);
     let texts = prepared.fleet.texts();
     let mut classes = prepared.request.extra.iter();
-    empty.first_lack(&demand).is_none()
+    empty.first_lack(&tests.demand).is_none()
         && classes.all(|(name, &wanted)| {
             let class = row.extra.iter().find(|class| texts.text(class.name) == name);
             wanted <= class.map_or(0, |class| class.limit)

@@ -1,10 +1,11 @@
 //! Fixes as text.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Fix;
 use super::render::name;
-use crate::model::{CapacityType, NodeFacts, Ratios};
+use super::{Fix, QuotaLimits};
+use crate::model::{Amounts, CapacityType, InstanceId, NodeFacts, Ratios};
 use crate::units;
 
 /// What a proposed node needs besides its size.
@@ -36,22 +37,48 @@ fn particulars(facts: &NodeFacts) -> Vec<String> {
     texts
 }
 
+impl fmt::Display for QuotaLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instances = |count: i64| match count {
+            1 => "1 instance".to_owned(),
+            count => format!("{count} instances"),
+        };
+        let texts = [
+            self.cpu_milli.map(units::cpu),
+            self.memory_mib.map(|mib| format!("{} memory", units::size(mib))),
+            self.disk_mib.map(|mib| format!("{} disk", units::size(mib))),
+            self.instances.map(instances),
+        ];
+        let texts: Vec<String> = texts.into_iter().flatten().collect();
+        f.write_str(&texts.join(", "))
+    }
+}
+
+fn size_text(resources: &Amounts, extra: &BTreeMap<String, u32>) -> String {
+    let classes = extra.iter().map(|(class, amount)| format!(", {amount} {class}"));
+    format!("ask for {resources}{}", classes.collect::<String>())
+}
+
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shrink { resources, extra, node } => {
-                write!(f, "ask for {resources}")?;
-                extra.iter().try_for_each(|(class, amount)| write!(f, ", {amount} {class}"))?;
-                write!(f, " (fits on {})", name(node.as_ref()))
+                let size = size_text(resources, extra);
+                write!(f, "{size} (fits on {})", name(node.as_ref()))
             }
             Self::Relax { change, node, .. } => {
                 write!(f, "{change} (fits on {} then)", name(node.as_ref()))
             }
-            Self::Free { instances, node, .. } => {
-                let ids: Vec<String> = instances.iter().take(3).map(ToString::to_string).collect();
-                write!(f, "release {}", ids.join(", "))?;
-                if instances.len() > ids.len() {
-                    write!(f, " and {} more", instances.len() - ids.len())?;
+            Self::Free { instances, names, node, preempts, .. } => {
+                let text = |(place, id): (usize, &InstanceId)| match names.get(place) {
+                    Some(name) if !name.is_empty() => format!("{name} ({id})"),
+                    _ => id.to_string(),
+                };
+                let shown: Vec<String> = instances.iter().enumerate().take(3).map(text).collect();
+                let action = if *preempts { "preempt" } else { "release" };
+                write!(f, "{action} {}", shown.join(", "))?;
+                if instances.len() > shown.len() {
+                    write!(f, " and {} more", instances.len() - shown.len())?;
                 }
                 match node {
                     Some(node) => write!(f, " on {node}"),
@@ -59,7 +86,7 @@ impl fmt::Display for Fix {
                 }
             }
             Self::Mend { remedy, node, .. } => {
-                write!(f, "mend {} ({remedy})", name(node.as_ref()))
+                write!(f, "repair {} ({remedy})", name(node.as_ref()))
             }
             Self::AddNode { shape, count, facts } => {
                 match count {
@@ -71,9 +98,34 @@ impl fmt::Display for Fix {
                 particulars(facts).iter().try_for_each(|fact| write!(f, ", {fact}"))
             }
             Self::Fewer { count, of } => write!(f, "place {count} of {of} now"),
+            Self::Count { count, of } => write!(f, "ask for {count} instead of {of}"),
+            Self::ChangePool { pool, to: Some(to) } => {
+                write!(f, "take a value of pool {to} instead of {pool}")
+            }
+            Self::ChangePool { pool, to: None } => write!(f, "ask for no value of pool {pool}"),
+            Self::RaiseQuota { tenant, limits } => {
+                write!(f, "raise the quota of {tenant} to {limits}")
+            }
+            Self::SetPool { pool, range, tenant, .. } => {
+                write!(f, "set pool {pool} to {range}")?;
+                match tenant {
+                    Some(tenant) => write!(f, " for {tenant}"),
+                    None => f.write_str(", open to all tenants"),
+                }
+            }
             Self::Combined { changes } => {
-                let texts: Vec<String> = changes.iter().map(ToString::to_string).collect();
-                f.write_str(&texts.join("; and "))
+                // The node is named once, after all that must be done.
+                let change = |fix: &Self| match fix {
+                    Self::Shrink { resources, extra, .. } => size_text(resources, extra),
+                    Self::Relax { change, .. } => change.clone(),
+                    other => other.to_string(),
+                };
+                let texts: Vec<String> = changes.iter().map(change).collect();
+                f.write_str(&texts.join("; and "))?;
+                match self.tried_on() {
+                    Some(node) => write!(f, " (fits on {node} then)"),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -60,6 +60,24 @@ pub struct NearestMiss {
     pub evidence: Evidence,
 }
 
+/// Limits of a tenant; absent: unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct QuotaLimits {
+    /// Thousandths of a core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<i64>,
+    /// MiB of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<i64>,
+    /// MiB of disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<i64>,
+    /// Instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<i64>,
+}
+
 /// A change that was tried and found to work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -89,11 +107,18 @@ pub enum Fix {
     Free {
         /// Which.
         instances: Vec<InstanceId>,
+        /// Their names in the same order, where they are known; empty: it has none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        names: Vec<String>,
         /// Whose.
         #[serde(alias = "owners")]
         tenants: Vec<String>,
         /// Where; absent if they are on several nodes.
         node: Option<NodeId>,
+        /// Whether all of them have a lower priority than the request, which then can be placed in
+        /// their room: a preemption.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        preempts: bool,
     },
     /// Make a node fit again.
     Mend {
@@ -125,11 +150,42 @@ pub enum Fix {
         /// Of how many.
         of: u32,
     },
+    /// Ask for fewer instances: a quota or a pool has no more, and the whole request counts.
+    Count {
+        /// How many would be placed.
+        count: u32,
+        /// Of how many.
+        of: u32,
+    },
+    /// Take a value of another pool, or of none.
+    ChangePool {
+        /// The pool that the request names.
+        pool: String,
+        /// The pool to name in its place; absent: none.
+        to: Option<String>,
+    },
+    /// Raise limits of the tenant.
+    RaiseQuota {
+        /// The tenant.
+        tenant: String,
+        /// All limits that it would have then; absent: unlimited.
+        limits: QuotaLimits,
+    },
+    /// Change a pool: give it more values, or open it.
+    SetPool {
+        /// The pool.
+        pool: String,
+        /// Its range then: a network, or numbers.
+        range: String,
+        /// How long a released value is withheld, in seconds.
+        quarantine_s: u32,
+        /// The only tenant that takes values; absent: all may.
+        tenant: Option<String>,
+    },
     /// Do all of these: none of them is enough alone.
     Combined {
         /// What to do: to the fleet first, then to the request.
-        // Generators of clients do not accept a type that contains itself.
-        #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
+        #[cfg_attr(feature = "schema", schema(no_recursion))]
         changes: Vec<Fix>,
     },
 }
@@ -145,10 +201,33 @@ const fn is_one(count: &u32) -> bool {
 
 impl Fix {
     /// All of some changes as one fix.
-    pub(crate) fn all_of(changes: Vec<Self>) -> Self {
+    #[must_use]
+    pub fn all_of(changes: Vec<Self>) -> Self {
         match <[Self; 1]>::try_from(changes) {
             Ok([one]) => one,
             Err(changes) => Self::Combined { changes },
+        }
+    }
+
+    /// The node on which the changed request fits, where there is one.
+    #[must_use]
+    pub fn tried_on(&self) -> Option<&NodeId> {
+        match self {
+            Self::Shrink { node, .. } | Self::Relax { node, .. } => node.as_ref(),
+            Self::Combined { changes } => changes.iter().find_map(Self::tried_on),
+            _ => None,
+        }
+    }
+
+    /// Whether both change the same things, by whatever amount and on whatever node.
+    pub(crate) fn changes_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Relax { change, .. }, Self::Relax { change: other, .. }) => change == other,
+            (Self::Combined { changes }, Self::Combined { changes: others }) => {
+                let mut pairs = changes.iter().zip(others);
+                changes.len() == others.len() && pairs.all(|(one, two)| one.changes_the_same(two))
+            }
+            (one, two) => std::mem::discriminant(one) == std::mem::discriminant(two),
         }
     }
 
@@ -156,11 +235,39 @@ impl Fix {
     #[must_use]
     pub fn is_for_tenant(&self, tenant: &str) -> bool {
         match self {
-            Self::Shrink { .. } | Self::Relax { .. } | Self::Fewer { .. } => true,
+            Self::Shrink { .. }
+            | Self::Relax { .. }
+            | Self::Fewer { .. }
+            | Self::Count { .. }
+            | Self::ChangePool { .. } => true,
             Self::Free { tenants, .. } => tenants.iter().all(|other| other == tenant),
-            Self::Mend { .. } | Self::AddNode { .. } => false,
+            Self::Mend { .. }
+            | Self::AddNode { .. }
+            | Self::RaiseQuota { .. }
+            | Self::SetPool { .. } => false,
             Self::Combined { changes } => changes.iter().all(|one| one.is_for_tenant(tenant)),
         }
+    }
+
+    /// Adds the names of instances that are to be released; they are not part of the fleet.
+    pub fn name_instances(&mut self, name_of: &dyn Fn(InstanceId) -> Option<String>) {
+        match self {
+            Self::Free { instances, names, .. } => {
+                *names = instances.iter().map(|id| name_of(*id).unwrap_or_default()).collect();
+                if names.iter().all(String::is_empty) {
+                    names.clear();
+                }
+            }
+            Self::Combined { changes } => {
+                changes.iter_mut().for_each(|change| change.name_instances(name_of));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the names of nodes out.
+    pub fn hide_nodes(&mut self) {
+        self.for_each_node(&mut |node| *node = None);
     }
 
     /// Calls `visit` for every node that is named.
@@ -170,7 +277,12 @@ impl Fix {
             | Self::Relax { node, .. }
             | Self::Free { node, .. }
             | Self::Mend { node, .. } => visit(node),
-            Self::AddNode { .. } | Self::Fewer { .. } => {}
+            Self::AddNode { .. }
+            | Self::Fewer { .. }
+            | Self::Count { .. }
+            | Self::ChangePool { .. }
+            | Self::RaiseQuota { .. }
+            | Self::SetPool { .. } => {}
             Self::Combined { changes } => {
                 changes.iter_mut().for_each(|one| one.for_each_node(visit));
             }
@@ -318,10 +430,23 @@ pub struct Explanation {
     pub winner: Option<Decision>,
     /// The node that came second, if any did.
     pub runner_up: Option<Decision>,
-    /// Every node, in order of id.
+    /// How many nodes there are.
+    #[serde(default)]
+    pub nodes: usize,
+    /// How many of them could take the instance.
+    #[serde(default)]
+    pub eligible: usize,
+    /// The first nodes in order of id, as many as were asked for.
     pub table: Vec<NodeVerdict>,
+    /// Where the next nodes begin, if there are more: a cursor for `/v1/decisions/{id}/explain`, and
+    /// of a dry run for `/v1/placements/explain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// What the caller should know about its rules.
     pub notices: Vec<Notice>,
+    /// The positions of the winner and the runner-up.
+    #[serde(skip)]
+    pub(crate) positions: [Option<usize>; 2],
 }
 
 /// One choice, and a page of the nodes it was made from.

@@ -73,18 +73,26 @@ impl Explanation {
         if policy.explain.tenants_see_nodes {
             return seen;
         }
-        // The table is in order of id.
-        let place = |node: &NodeId| self.table.binary_search_by(|v| v.node().cmp(node));
-        let hide = |node: &mut NodeId| {
-            let number = place(node).map_or(0, |place| place + 1);
-            *node = NodeId::from(format!("#{number}"));
+        let hide = |node: &mut NodeId, position: usize| {
+            *node = NodeId::from(format!("#{}", position + 1));
         };
-        for verdict in &mut seen.table {
+        for (position, verdict) in seen.table.iter_mut().enumerate() {
             match verdict {
-                NodeVerdict::Removed { node, .. } | NodeVerdict::Scored { node, .. } => hide(node),
+                NodeVerdict::Removed { node, .. } | NodeVerdict::Scored { node, .. } => {
+                    hide(node, position);
+                }
             }
         }
-        seen.winner.iter_mut().chain(&mut seen.runner_up).for_each(|d| hide(&mut d.node));
+        let best = [&mut seen.winner, &mut seen.runner_up].into_iter().zip(self.positions);
+        for (decision, position) in best {
+            if let Some(decision) = decision {
+                // Without a position it is not known which one it is.
+                match position {
+                    Some(position) => hide(&mut decision.node, position),
+                    None => decision.node = NodeId::new("#0"),
+                }
+            }
+        }
         seen
     }
 }
@@ -149,7 +157,7 @@ impl fmt::Display for Refusal {
         }
         if let Some((filter, admits)) = &self.best_relaxation {
             let nodes = if *admits == 1 { "node" } else { "nodes" };
-            writeln!(f, "  without {filter} alone, {admits} {nodes} could take it")?;
+            writeln!(f, "  without the {filter} rule, {admits} {nodes} could take it")?;
         }
         for fix in &self.fixes {
             writeln!(f, "  fix: {fix}")?;

@@ -6,18 +6,26 @@ use crate::fleet::NodeIndex;
 use crate::model::{Evidence, NodeId};
 use crate::policy::{Combine, Policy, ScorerId};
 use crate::prepared_request::PreparedRequest;
-use crate::score::{Scale, all_values, combine, term};
+use crate::score::{Scale, all_values, combine, notices_of, term};
 
-/// Every node with its verdict and every term, for the request as it stands.
-pub(crate) fn explain_choice(prepared: &PreparedRequest<'_>, scale: &Scale) -> Explanation {
-    let page = explain_page(prepared, scale, 0, usize::MAX);
+/// The choice, and the first nodes with their verdicts and every term, for the request as it stands.
+pub(crate) fn explain_choice(
+    prepared: &PreparedRequest<'_>,
+    scale: &Scale,
+    limit: usize,
+) -> Explanation {
+    let page = explain_page(prepared, scale, 0, limit);
     Explanation {
         policy: page.policy,
         policy_hash: page.policy_hash,
         winner: page.winner,
         runner_up: page.runner_up,
+        nodes: page.nodes,
+        eligible: page.eligible,
         table: page.items,
+        next: page.next,
         notices: page.notices,
+        positions: page.positions,
     }
 }
 
@@ -88,7 +96,7 @@ pub(crate) fn explain_page(
         items,
         // A position and no name: what a tenant may not see must not be in a cursor.
         next: Some(from.saturating_add(limit)).filter(|at| *at < nodes).map(|at| at.to_string()),
-        notices: prepared.notices.clone(),
+        notices: notices_of(prepared),
         first: from,
         positions: [order.first().map(position), order.get(1).map(position)],
     }

@@ -147,7 +147,7 @@ pub(super) static NOT_RESERVED: Filter = Filter {
     settings: &[],
     example: |setup| setup.node("a", |facts| facts.reserved = true),
     code: "no_nodes_unreserved",
-    remedy: "end the reservation of a node",
+    remedy: "end the reservation",
     transient: false,
     test: FilterTest::Node(|row, _, _| flag("reserved", row.reserved, false)),
 };

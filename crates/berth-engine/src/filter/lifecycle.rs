@@ -50,8 +50,8 @@ fn heartbeat_fresh(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
 
 pub(super) static NOT_SICK: Filter = Filter {
     name: "not-sick",
-    rule: "its newest boots did not fail twice in a row, other than by instances of one tenant; the older failure counts for `sick_window_s`",
-    means: "instances failed to boot on the last nodes, twice in a row",
+    rule: "its boots since the last success have not failed twice by the node's own fault, nor for three tenants; the failure that makes it so counts for `sick_window_s`",
+    means: "instances of several tenants failed to boot on the last nodes, or the nodes themselves failed twice in a row",
     settings: &["filters.sick_window_s"],
     example: |setup| {
         let failed = |ago: i64| BootOutcome::new(ExampleSetup::NOW.plus(-ago), true);
@@ -68,7 +68,7 @@ fn not_sick(row: &NodeRow, policy: &Policy, now: Timestamp) -> Verdict {
     match until.filter(|until| now < *until) {
         None => Ok(()),
         Some(until) => Err(Evidence::Time {
-            what: "time until the two newest boot failures have aged".into(),
+            what: "time until the newest boot failures have aged".into(),
             seconds: until.0.saturating_sub(now.0),
             limit: 0,
         }),

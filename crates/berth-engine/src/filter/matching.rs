@@ -10,7 +10,7 @@ use crate::example::ExampleSetup;
 use crate::fleet::NodePlace;
 use crate::model::{
     CapacityType, Evidence, InstanceRequest, LinkState, Network, Platform, PlatformVersion, Ratios,
-    Timestamp, TraitValue, Unit,
+    Timestamp, TraitValue, exceeds_host,
 };
 use crate::node_selector::NodeSelector;
 use crate::policy::{Policy, TraitRule};
@@ -196,22 +196,23 @@ pub(super) static NETWORKS: Filter = Filter {
 };
 
 fn networks(place: &NodePlace<'_>, request: &InstanceRequest, _: &Policy) -> Verdict {
-    for any_of in &request.networks {
-        let here = |network: &&Network| any_of.contains(&network.tag);
-        let present: Vec<&Network> = place.row.profile.networks.iter().filter(here).collect();
-        if present.iter().any(|network| network.link == LinkState::Up) {
-            continue;
+    let networks = &place.row.profile.networks;
+    let present = |any_of: &Vec<String>| networks.iter().find(|net| any_of.contains(&net.tag));
+    let is_up = |any_of: &&Vec<String>| {
+        networks.iter().any(|net| net.link == LinkState::Up && any_of.contains(&net.tag))
+    };
+    let Some(down) = request.networks.iter().find(|any_of| !is_up(any_of)) else { return Ok(()) };
+    // One that is absent is named first: a link that is down may come up again.
+    let absent = request.networks.iter().find(|any_of| present(any_of).is_none());
+    let lacking = absent.unwrap_or(down);
+    let found = match present(lacking) {
+        None => Evidence::ABSENT.to_owned(),
+        Some(network) => {
+            let down = network.link == LinkState::Down;
+            format!("{} with its link {}", network.tag, if down { "down" } else { "unknown" })
         }
-        let found = match present.as_slice() {
-            [] => "absent".to_owned(),
-            [network, ..] => {
-                let down = network.link == LinkState::Down;
-                format!("{} with its link {}", network.tag, if down { "down" } else { "unknown" })
-            }
-        };
-        return Err(Evidence::fact("network", found, format!("{} up", any_of.join(" or "))));
-    }
-    Ok(())
+    };
+    Err(Evidence::fact("network", found, format!("{} up", lacking.join(" or "))))
 }
 
 pub(super) static OVERPROVISION_RATIOS: Filter = Filter {
@@ -288,10 +289,5 @@ fn cpu_within_host(place: &NodePlace<'_>, request: &InstanceRequest, policy: &Po
     if wanted <= most || !is_sized || !policy.filters.cpu_within_host {
         return Ok(());
     }
-    Err(Evidence::Exceeds {
-        resource: "CPU".to_owned(),
-        wanted: i64::from(wanted),
-        most: i64::from(most),
-        unit: Unit::MilliCpu,
-    })
+    exceeds_host(wanted, most).map_or(Ok(()), |lack| Err(lack.evidence))
 }

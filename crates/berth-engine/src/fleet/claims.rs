@@ -323,6 +323,11 @@ impl NodeRow {
     pub(crate) fn uncharge(&mut self, instance: &InstanceRow) {
         charge(self, instance, -1);
     }
+
+    /// Adds what an instance uses.
+    pub(crate) fn charge(&mut self, instance: &InstanceRow) {
+        charge(self, instance, 1);
+    }
 }
 
 /// Adds (`sign` 1) or takes off (`sign` -1) what an instance uses.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::Fleet;
 use crate::model::{
-    Amounts, BootOutcome, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState,
-    Timestamp, Volume,
+    Amounts, BootOutcome, Group, InstanceId, InstanceRequest, MeasuredLoad, NodeFacts, NodeId,
+    NodeState, Timestamp, Volume,
 };
 
 /// One change of a fleet, as its caller made it.
@@ -31,6 +31,8 @@ pub enum FleetChange {
     Heartbeat(NodeId, Timestamp),
     /// [`Fleet::record_boot`].
     Boot(NodeId, BootOutcome),
+    /// [`Fleet::set_load`].
+    SetLoad(NodeId, Option<MeasuredLoad>),
     /// [`Fleet::set_state`].
     SetState(NodeId, NodeState),
     /// [`Fleet::put_group`].
@@ -98,6 +100,7 @@ impl Fleet {
             FleetChange::RemoveNode(node) => _ = self.remove_node(node),
             FleetChange::Heartbeat(node, at) => _ = self.heartbeat(node, *at),
             FleetChange::Boot(node, outcome) => _ = self.record_boot(node, outcome.clone()),
+            FleetChange::SetLoad(node, load) => _ = self.set_load(node, *load),
             FleetChange::SetState(node, state) => _ = self.set_state(node, *state),
             FleetChange::PutGroup(group) => self.put_group(Group::clone(group)),
             FleetChange::RemoveGroup(id) => _ = self.remove_group(id),

@@ -40,7 +40,7 @@ pub use journal::FleetChange;
 pub use nodes::{NodeUsage, UsedOf};
 
 use crate::affinity::Topology;
-use crate::model::{Group, InstanceId, NodeId, Volume};
+use crate::model::{Amounts, Group, InstanceId, NodeId, Volume};
 use changes::{Changes, FactChanges};
 use chunks::Chunks;
 use ids::IdTable;
@@ -172,6 +172,20 @@ impl Fleet {
     pub fn node_of(&self, instance: InstanceId) -> Option<&NodeId> {
         let row = self.instance(instance)?;
         self.row(row.host.index()).map(|node| &node.id)
+    }
+
+    /// Instances that a tenant could release to have less, by id, each with what it is charged: none
+    /// that is going already, and none of a workload, which would be replaced.
+    #[must_use]
+    pub fn releasable_instances(&self, tenant: &str) -> Vec<(InstanceId, Amounts)> {
+        let Some(tenant) = self.texts.find(tenant) else { return Vec::new() };
+        let is_free = |row: &&InstanceRow| {
+            row.tenant == tenant && row.workload.is_none() && !self.is_leaving(row.id)
+        };
+        let rows = self.instances.iter().filter(is_free);
+        let mut found: Vec<_> = rows.map(|row| (row.id, row.resources)).collect();
+        found.sort_unstable_by_key(|(id, _)| *id);
+        found
     }
 
     /// The tenant of an instance that is placed.

@@ -16,7 +16,8 @@ use super::rows::{ExtraClass, NodeRow, Profile};
 use super::{Fleet, FleetChange, NO_DOMAIN, Symbol};
 use crate::affinity::Topology;
 use crate::model::{
-    BootOutcome, InstanceId, InvalidNode, Limits, NodeFacts, NodeId, NodeState, Timestamp, Used,
+    BootOutcome, InstanceId, InvalidNode, Limits, MeasuredLoad, NodeFacts, NodeId, NodeState,
+    Timestamp, Used,
 };
 
 /// Boots that are remembered per node; enough for the decay to have made older ones worthless.
@@ -130,6 +131,7 @@ impl Fleet {
             cached_images: row.cached_images.iter().map(|&image| text(image)).collect(),
             boots: row.boots.clone(),
             watermarks: row.watermarks,
+            load: row.load,
             overridden: std::collections::BTreeMap::new(),
         })
     }
@@ -237,6 +239,18 @@ impl Fleet {
         true
     }
 
+    /// Changes what is known of how busy a node is. Returns whether the node is known.
+    pub fn set_load(&mut self, id: &NodeId, load: Option<MeasuredLoad>) -> bool {
+        let Some(index) = self.index_of(id) else { return false };
+        let Some(row) = self.rows[index.as_usize()].as_mut() else { return false };
+        if row.load != load {
+            row.load = load;
+            self.journal.record(|| FleetChange::SetLoad(id.clone(), load));
+            self.changes.push(Change::new(index, ChangeKind::Facts));
+        }
+        true
+    }
+
     /// Changes the state of a node. Returns whether the node is known.
     pub fn set_state(&mut self, id: &NodeId, state: NodeState) -> bool {
         let Some(index) = self.index_of(id) else { return false };
@@ -329,6 +343,7 @@ impl Fleet {
             cached_images,
             boots,
             watermarks: facts.watermarks,
+            load: facts.load,
             extra,
             limits: Limits::default(),
             used,

@@ -11,10 +11,16 @@ use super::columns::NodeIndex;
 use super::interner::Symbol;
 use crate::affinity::Rule;
 use crate::model::{
-    Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Limits, Network, NodeId, NodeState,
-    OtherUsage, Platform, Ratios, Room, Timestamp, TraitValue, Used, Watermarks,
+    Amounts, BootOutcome, CapacityType, CpuCapMode, InstanceId, Limits, MeasuredLoad, Network,
+    NodeId, NodeState, OtherUsage, Platform, Ratios, Room, Timestamp, TraitValue, Used, Watermarks,
 };
 use crate::node_selector::PlaceFacts;
+
+/// Failures of its own that make a node sick.
+const SICK_BY_NODE: usize = 2;
+
+/// Witnesses of failures that make a node sick: tenants, and failures of its own.
+const SICK_WITNESSES: usize = 3;
 
 /// A node's traits and networks; most nodes share theirs with many others.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -113,6 +119,7 @@ pub(crate) struct NodeRow {
     pub(crate) cached_images: Box<[Symbol]>,
     pub(crate) boots: Vec<BootOutcome>,
     pub(crate) watermarks: Watermarks,
+    pub(crate) load: Option<MeasuredLoad>,
     pub(crate) extra: Vec<ExtraClass>,
     pub(crate) limits: Limits,
     pub(crate) used: Used,
@@ -164,13 +171,25 @@ impl NodeRow {
         self.next_reboot.filter(|&planned| self.last_boot.is_none_or(|booted| planned >= booted))
     }
 
-    /// Until when the node counts as sick: its newest boots failed in a row, the newest and another
-    /// that confirms it within the window. One tenant alone cannot make a node sick.
+    /// Until when the node counts as sick: so long as the boots since its last success include, within
+    /// the window, two failures that the node caused, or failures of three witnesses. A tenant is one
+    /// witness, however often its instances failed, and so is a failure that the node caused. So two
+    /// tenants that work together cannot make a node sick, and whoever starts an instance there
+    /// disproves them.
     pub(crate) fn sick_until(&self, window_s: i64) -> Option<Timestamp> {
-        let mut failures = self.boots.iter().rev().take_while(|boot| boot.failed);
-        let newest = failures.next()?;
-        let second = failures.find(|boot| boot.confirms(newest))?;
-        Some(second.at.plus(window_s))
+        let mut by_node = 0;
+        let mut tenants: Vec<&str> = Vec::new();
+        for failure in self.boots.iter().rev().take_while(|boot| boot.failed) {
+            match failure.tenant.as_deref() {
+                None => by_node += 1,
+                Some(tenant) if !tenants.contains(&tenant) => tenants.push(tenant),
+                Some(_) => {}
+            }
+            if by_node >= SICK_BY_NODE || by_node + tenants.len() >= SICK_WITNESSES {
+                return Some(failure.at.plus(window_s));
+            }
+        }
+        None
     }
 }
 

@@ -94,6 +94,15 @@ impl Evidence {
         }
     }
 
+    /// What is found of a network that the node does not have.
+    pub(crate) const ABSENT: &'static str = "absent";
+
+    /// Whether waiting does not bring to this node what it lacks, only to a new one.
+    pub(crate) fn is_absence(&self) -> bool {
+        let Self::Fact { fact, found, .. } = self else { return false };
+        fact == "capacity type" || (fact == "network" && found == Self::ABSENT)
+    }
+
     pub(crate) fn fact(fact: &str, found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         let (found, wanted) = (found.to_string(), wanted.to_string());
         Self::Fact { fact: fact.to_owned(), found, wanted, about_others: false }

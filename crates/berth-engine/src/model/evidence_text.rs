@@ -66,8 +66,10 @@ fn time(what: &str, seconds: i64, limit: i64) -> String {
         "age of the last heartbeat" => {
             format!("sent its last heartbeat {found} ago; at most {accepted} is accepted")
         }
-        "time until the two newest boot failures have aged" => {
-            format!("failed to boot its two newest instances, which counts for another {found}")
+        // Earlier versions recorded the second.
+        "time until the newest boot failures have aged"
+        | "time until the two newest boot failures have aged" => {
+            format!("failed to boot its newest instances, which counts for another {found}")
         }
         "time until the planned reboot" => {
             format!("reboots in {found}; at least {accepted} is wanted")

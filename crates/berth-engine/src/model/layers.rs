@@ -21,8 +21,16 @@ const PER_KEY: [&str; 8] =
     ["capacity", "extra", "labels", "other", "ratios", "system_reserve", "traits", "watermarks"];
 
 /// Fields that are in no layer: they follow from other calls, or are Berth's own.
-const UNLAYERED: [&str; 7] =
-    ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "boots", "overridden"];
+const UNLAYERED: [&str; 8] = [
+    "id",
+    "state",
+    "state_reason",
+    "heartbeat_at",
+    "policy_reserve",
+    "boots",
+    "load",
+    "overridden",
+];
 
 /// What lies under a fact that is not as reported.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -121,41 +129,48 @@ impl Layers {
             return Ok(self.reported);
         }
         let reported = object_of(&self.reported)?;
-        let mut below = reported.clone();
-        for (path, value) in &self.policy {
-            put(&mut below, path, value.clone());
-        }
-        let mut object = below.clone();
+        let mut object = self.below()?;
         for (path, value) in &self.set {
             put(&mut object, path, value.clone());
         }
         let mut facts = facts_of(&self.reported.id, object)?;
-        let effective = object_of(&facts)?;
-        for path in self.policy.keys().chain(self.set.keys()).collect::<BTreeSet<_>>() {
-            // Taking away what is not there sets nothing.
-            let set = self.set.get(path).is_some_and(|value| {
-                !value.is_null() || get(&effective, path) != get(&below, path)
-            });
-            let policy = self.policy.get(path).cloned();
-            if set || policy.is_some() {
-                let reported = get(&reported, path);
-                facts.overridden.insert(path.clone(), Override { reported, policy, set });
-            }
+        for path in self.policy.keys().chain(self.set.keys()) {
+            let (reported, policy) = (get(&reported, path), self.policy.get(path).cloned());
+            let set = self.set.contains_key(path);
+            facts.overridden.insert(path.clone(), Override { reported, policy, set });
         }
         Ok(facts)
+    }
+
+    /// What is in effect where nothing is set.
+    fn below(&self) -> Result<Map<String, Value>, InvalidNode> {
+        let mut below = object_of(&self.reported)?;
+        for (path, value) in &self.policy {
+            put(&mut below, path, value.clone());
+        }
+        Ok(below)
+    }
+
+    /// Whether something other than the field's default is in effect where nothing is set.
+    fn has_below(&self, path: &str) -> Result<bool, InvalidNode> {
+        let below = self.below()?;
+        let mut without = below.clone();
+        put(&mut without, path, Value::Null);
+        let without = object_of(&facts_of(&self.reported.id, without)?)?;
+        Ok(get(&without, path) != get(&below, path))
     }
 
     /// States whole facts as an operator: what differs from what lies below is set, and what was
     /// set to the same value stays so.
     fn set_all(&mut self, wanted: &NodeFacts) -> Result<(), InvalidNode> {
-        let mut below = object_of(&self.reported)?;
-        for (path, value) in &self.policy {
-            put(&mut below, path, value.clone());
-        }
+        let below = self.below()?;
         let wanted = object_of(wanted)?;
         let old = std::mem::take(&mut self.set);
+        // A key that was taken away is taken away still, also while it is not reported.
+        let hidden = old.iter().filter(|(path, value)| value.is_null() && parts(path).1.is_some());
+        let hidden = hidden.map(|(path, _)| path.clone());
         let paths: BTreeSet<String> =
-            paths(&below, &wanted).chain(paths(&wanted, &below)).collect();
+            paths(&below, &wanted).chain(paths(&wanted, &below)).chain(hidden).collect();
         for path in paths {
             let value = get(&wanted, &path);
             if value != get(&below, &path) || old.get(&path) == Some(&value) {
@@ -184,7 +199,10 @@ impl Layers {
                         continue;
                     }
                     self.set.retain(|known, _| !covers(path, known) && !covers(known, path));
-                    self.set.insert(path.clone(), value.clone());
+                    // Taking away what is not there sets nothing.
+                    if !value.is_null() || self.has_below(path)? {
+                        self.set.insert(path.clone(), value.clone());
+                    }
                 }
                 self.set.retain(|path, _| !unset.iter().any(|field| covers(field, path)));
             }
@@ -196,13 +214,18 @@ impl Layers {
 
 impl NodeFacts {
     /// The facts of a node whose whole facts are stated once more for a layer: `old` is what is
-    /// known now. Its state, its boots and the policy's reserve follow from other calls.
+    /// known now. Its state, boots and load and the policy's reserve follow from other calls.
     ///
     /// # Errors
     /// When the result cannot be stored.
     pub fn restated(self, old: Option<&Self>, layer: FactLayer) -> Result<Self, InvalidNode> {
-        let mut stated =
-            Self { overridden: BTreeMap::new(), policy_reserve: None, state_reason: None, ..self };
+        let mut stated = Self {
+            overridden: BTreeMap::new(),
+            policy_reserve: None,
+            state_reason: None,
+            load: None,
+            ..self
+        };
         let Some(old) = old else {
             return match layer {
                 FactLayer::Reported => Ok(stated),
@@ -221,6 +244,7 @@ impl NodeFacts {
             };
         };
         (stated.state, stated.policy_reserve) = (old.state, old.policy_reserve);
+        stated.load = old.load;
         stated.state_reason.clone_from(&old.state_reason);
         if stated.boots.is_empty() {
             stated.boots.clone_from(&old.boots);
@@ -303,9 +327,10 @@ pub fn values_of_patch(
     Ok(values)
 }
 
-/// Whether a field that is named covers a path: it is the same, or the map that the path is in.
+/// Whether a field that is named covers a path: it is the same, or the map that the path is in. The
+/// label `a.b` is not in the label `a`.
 fn covers(field: &str, path: &str) -> bool {
-    path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    field == path || matches!(parts(path), (map, Some(_)) if map == field)
 }
 
 /// All paths of facts; `other` decides whether a record that is absent here is one path.

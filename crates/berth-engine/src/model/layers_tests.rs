@@ -94,6 +94,38 @@ fn null_hides_what_is_reported_and_sets_nothing_where_nothing_is() {
 }
 
 #[test]
+fn what_is_hidden_stays_hidden_when_it_is_not_reported_for_a_while() {
+    let now = reported().changed(&set(&[("labels.hall", Value::Null), ("zone", Value::Null)]));
+    let mut without = reported();
+    without.labels.remove("hall");
+    without.zone = None;
+    let now = without.restated(Some(&now.unwrap()), FactLayer::Reported).unwrap();
+    let again = reported().restated(Some(&now), FactLayer::Reported).unwrap();
+    assert!(again.zone.is_none() && !again.labels.contains_key("hall"), "{again:?}");
+    // An operator who states what is in effect changes nothing.
+    let stated = now.clone().restated(Some(&now), FactLayer::Set).unwrap();
+    let again = reported().restated(Some(&stated), FactLayer::Reported).unwrap();
+    assert!(!again.labels.contains_key("hall"), "{again:?}");
+    assert_eq!(again.changed(&unset(&["zone", "labels"])).unwrap(), reported());
+}
+
+#[test]
+fn a_name_that_begins_like_another_is_another() {
+    let values = [("labels.app", json!("a")), ("labels.app.tier", json!("b"))];
+    let one_by_one = |order: [usize; 2]| {
+        order
+            .iter()
+            .fold(reported(), |facts, &place| facts.changed(&set(&values[place..=place])).unwrap())
+    };
+    for facts in [one_by_one([0, 1]), one_by_one([1, 0])] {
+        assert_eq!((facts.labels["app"].as_str(), facts.labels["app.tier"].as_str()), ("a", "b"));
+        let facts = facts.changed(&unset(&["labels.app"])).unwrap();
+        assert_eq!(facts.labels.get("app"), None);
+        assert_eq!(facts.labels["app.tier"], "b", "another label stays set");
+    }
+}
+
+#[test]
 fn an_operators_whole_facts_are_in_effect_and_only_differences_are_set() {
     let mut wanted = reported();
     wanted.reserved = true;

@@ -8,6 +8,7 @@ mod evidence_text;
 mod ids;
 mod layers;
 pub mod limits;
+mod load;
 mod node;
 mod place_facts;
 mod request;
@@ -22,6 +23,7 @@ pub use evidence::Evidence;
 pub use ids::UnixSeconds;
 pub use ids::{InstanceId, NodeId, Timestamp};
 pub use layers::{FactChange, FactLayer, FactValues, Layers, Override, values_of_patch};
+pub use load::MeasuredLoad;
 pub use node::{
     BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,
     OtherUsage, Platform, PlatformVersion, TraitValue, Watermarks,
@@ -31,4 +33,4 @@ pub use request::{
     Volume,
 };
 pub(crate) use room::enough;
-pub use room::{Demand, Lack, Limits, Room, Used, class_lack};
+pub use room::{Demand, Lack, Limits, Room, Used, class_lack, exceeds_host};

@@ -14,6 +14,7 @@ use super::amounts::{Amounts, Ratios};
 use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
 use super::layers::Override;
+use super::load::MeasuredLoad;
 
 /// The lifecycle state of a node.
 #[derive(
@@ -245,8 +246,8 @@ pub struct BootOutcome {
     pub at: Timestamp,
     /// Whether the instance failed to boot.
     pub failed: bool,
-    /// For a failure that the instance may have caused itself: its tenant. Failures of one tenant
-    /// alone do not make a node sick. Absent: the node failed.
+    /// For a failure that the instance may have caused itself: its tenant. Such failures make a node
+    /// sick only if instances of three tenants failed. Absent: the node failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
@@ -262,11 +263,6 @@ impl BootOutcome {
     #[must_use]
     pub fn failed_for(at: Timestamp, tenant: &str) -> Self {
         Self { at, failed: true, tenant: Some(tenant.to_owned()) }
-    }
-
-    /// Whether two failures speak against the node: one tenant may have caused both otherwise.
-    pub(crate) fn confirms(&self, other: &Self) -> bool {
-        self.tenant.is_none() || self.tenant != other.tenant
     }
 }
 
@@ -418,13 +414,16 @@ pub struct NodeFacts {
     /// Images it already holds.
     #[serde(default)]
     pub cached_images: Vec<String>,
-    /// Recent boots, newest last. Two failures in a row make the node sick, unless instances of one
-    /// tenant alone failed.
+    /// Recent boots, newest last. Failures since the last success make the node sick: two that it
+    /// caused itself, or those of instances of three tenants.
     #[serde(default)]
     pub boots: Vec<BootOutcome>,
     /// Where pressure begins.
     #[serde(default)]
     pub watermarks: Watermarks,
+    /// How busy it is, in steps of 5 %: kept by Berth while the policy in force scores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<MeasuredLoad>,
     /// Fields that are not as reported, by path such as `labels.hall`: kept by Berth.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub overridden: BTreeMap<String, Override>,
@@ -484,6 +483,7 @@ impl NodeFacts {
             cached_images: Vec::new(),
             boots: Vec::new(),
             watermarks: Watermarks::default(),
+            load: None,
             overridden: BTreeMap::new(),
         }
     }
@@ -527,6 +527,17 @@ impl NodeFacts {
         for (name, value) in &self.extra {
             if *value > Amounts::MAX {
                 return Err(out_of_range(name, u64::from(*value)));
+            }
+        }
+        let shares = self.load.map(|load| [Some(load.cpu_permille), load.memory_permille]);
+        for share in shares.into_iter().flatten().flatten() {
+            if share > MeasuredLoad::FULL {
+                return Err(InvalidNode::OutOfRange {
+                    node: self.id.clone(),
+                    field: "load".to_owned(),
+                    value: share.into(),
+                    max: MeasuredLoad::FULL.into(),
+                });
             }
         }
         let further = [

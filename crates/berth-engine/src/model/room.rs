@@ -294,6 +294,19 @@ impl Room {
     }
 }
 
+/// One instance never has more CPU than its host, whatever is free there.
+#[must_use]
+pub fn exceeds_host(wanted_cpu_milli: u32, host_cpu_milli: u32) -> Option<Lack> {
+    let evidence = Evidence::Exceeds {
+        resource: "CPU".to_owned(),
+        wanted: i64::from(wanted_cpu_milli),
+        most: i64::from(host_cpu_milli),
+        unit: Unit::MilliCpu,
+    };
+    let exceeds = wanted_cpu_milli > host_cpu_milli;
+    exceeds.then_some(Lack { code: "cpu_exceeds_host", evidence })
+}
+
 /// What is missing of a further class, such as `gpu`, of which `used` of `limit` are taken.
 #[must_use]
 pub fn class_lack(class: &str, wanted: u32, used: i64, limit: i64) -> Option<Lack> {

@@ -1,4 +1,4 @@
-//! From text to tree.
+//! From text to tree, whatever attributes there are.
 //!
 //! ```text
 //! any   = all { "or" all }
@@ -7,10 +7,12 @@
 //!       | attribute "in" "(" value { "," value } ")"
 //! ```
 
-use super::{Attribute, Comparison, Expr, NodeSelector, Operator, SelectorError, Value};
+use std::marker::PhantomData;
+use std::ops::Range;
 
-const ATTRIBUTES: &str = "id, zone, rack, capacity_type, platform_version, hardware_class, \
-                          virtual, label:KEY, trait:KEY";
+use super::SelectorError;
+use super::error::ExpectedInput;
+use super::grammar::{Attribute, Comparison, Expr, Operator, is_keyword, is_plain};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
@@ -18,25 +20,6 @@ enum Token {
     Quoted(String),
     Symbol(&'static str),
     End,
-}
-
-/// Words that mean something in a selector and so must be quoted as values.
-const KEYWORDS: [&str; 5] = ["and", "or", "not", "in", "has"];
-
-fn is_keyword(word: &str) -> bool {
-    KEYWORDS.iter().any(|keyword| keyword.eq_ignore_ascii_case(word))
-}
-
-fn is_plain(character: char) -> bool {
-    character.is_alphanumeric() || "-_.:/@+%*?".contains(character)
-}
-
-/// A text as it stands in a selector: plain where that reads back, else between quotes.
-pub(super) fn quote(text: &str) -> String {
-    if !text.is_empty() && text.chars().all(is_plain) && !is_keyword(text) {
-        return text.to_owned();
-    }
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// Operators as they are written, longest first; `==` is understood as `=`.
@@ -54,26 +37,30 @@ const SYMBOLS: [(&str, &str); 11] = [
     (",", ","),
 ];
 
-pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
-    if text.len() > NodeSelector::MAX_BYTES {
-        return Err(SelectorError {
-            text: text.chars().take(40).collect(),
-            at: NodeSelector::MAX_BYTES,
-            found: format!("{} bytes", text.len()),
-            accepted: format!("at most {} bytes", NodeSelector::MAX_BYTES),
-        });
-    }
-    let mut parser = Parser { text, tokens: tokens(text)?, place: 0, depth: 0, terms: 0 };
-    let expr = parser.any()?;
-    match parser.peek() {
-        Token::End => Ok(expr),
-        Token::Word(_) | Token::Quoted(_) | Token::Symbol(_) => {
-            Err(parser.unexpected("and, or, or the end"))
+impl<A: Attribute> Expr<A> {
+    /// Reads a selector.
+    ///
+    /// # Errors
+    /// Points at the place, and names what was found and what is accepted there.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        if text.len() > A::MAX_BYTES {
+            let (found, expected) = (text.len(), format!("at most {} bytes", A::MAX_BYTES));
+            let text: String = text.chars().take(40).collect();
+            let (at, found) = (0..text.len(), format!("{found} bytes"));
+            return Err(SelectorError { text, at, found, expected: expected.into() });
         }
+        let attributes = PhantomData::<A>;
+        let mut parser =
+            Parser { text, tokens: tokens(text)?, place: 0, depth: 0, terms: 0, attributes };
+        let expr = parser.any()?;
+        if *parser.peek() != Token::End {
+            return Err(parser.unexpected("and, or, or the end"));
+        }
+        Ok(expr)
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<(Token, usize)>, SelectorError> {
+fn tokens(text: &str) -> Result<Vec<(Token, Range<usize>)>, SelectorError> {
     let mut found = Vec::new();
     let mut start = 0;
     while let Some(first) = text[start..].chars().next() {
@@ -91,10 +78,10 @@ fn tokens(text: &str) -> Result<Vec<(Token, usize)>, SelectorError> {
             }
             None => word(text, start)?,
         };
-        found.push((token, start));
+        found.push((token, start..start + length));
         start += length;
     }
-    found.push((Token::End, text.len()));
+    found.push((Token::End, text.len()..text.len()));
     Ok(found)
 }
 
@@ -110,13 +97,22 @@ fn word(text: &str, start: usize) -> Result<(Token, usize), SelectorError> {
     if length > 0 {
         return Ok((Token::Word(plain.to_owned()), length));
     }
+    let character = rest.chars().next().unwrap_or(' ');
+    let suggestion = match character {
+        '&' => Some("and"),
+        '|' => Some("or"),
+        '!' => Some("not or !="),
+        _ => None,
+    };
+    let expected = ExpectedInput::from(
+        "an attribute, an operator or a value; a value that holds other characters than letters, \
+         digits and - _ . : / @ + % * ? is written between quotes",
+    );
     Err(SelectorError {
         text: text.to_owned(),
-        at: start,
-        found: rest.chars().take(1).collect(),
-        accepted: "an attribute, an operator or a value; a value with other characters than \
-                   letters, digits and - _ . : / @ + % * ? is quoted"
-            .to_owned(),
+        at: start..start + character.len_utf8(),
+        found: format!("{:?}", character.to_string()),
+        expected: expected.or_rather(suggestion.map(str::to_owned)),
     })
 }
 
@@ -132,19 +128,24 @@ fn quoted(text: &str, start: usize) -> Result<(String, usize), SelectorError> {
             _ => inner.push(character),
         }
     }
-    let accepted = format!("a closing {quote}");
-    Err(SelectorError { text: text.to_owned(), at: text.len(), found: String::new(), accepted })
+    Err(SelectorError {
+        text: text.to_owned(),
+        at: start..text.len(),
+        found: "the end within quotes".to_owned(),
+        expected: format!("a closing {quote}").into(),
+    })
 }
 
-struct Parser<'a> {
+struct Parser<'a, A> {
     text: &'a str,
-    tokens: Vec<(Token, usize)>,
+    tokens: Vec<(Token, Range<usize>)>,
     place: usize,
     depth: usize,
     terms: usize,
+    attributes: PhantomData<A>,
 }
 
-impl Parser<'_> {
+impl<A: Attribute> Parser<'_, A> {
     fn peek(&self) -> &Token {
         self.tokens.get(self.place).map_or(&Token::End, |(token, _)| token)
     }
@@ -161,17 +162,18 @@ impl Parser<'_> {
         here
     }
 
-    fn unexpected(&self, accepted: &str) -> SelectorError {
-        let at = self.tokens.get(self.place).map_or(self.text.len(), |(_, at)| *at);
-        let found = match self.peek() {
-            Token::Word(text) | Token::Quoted(text) => text.clone(),
-            Token::Symbol(symbol) => (*symbol).to_owned(),
-            Token::End => String::new(),
+    /// The current token is not what is expected.
+    fn unexpected(&self, expected: impl Into<ExpectedInput>) -> SelectorError {
+        let end = self.text.len()..self.text.len();
+        let at = self.tokens.get(self.place).map_or(end, |(_, at)| at.clone());
+        let found = match self.text.get(at.clone()) {
+            Some(part) if !part.is_empty() => format!("{part:?}"),
+            _ => "the end".to_owned(),
         };
-        SelectorError { text: self.text.to_owned(), at, found, accepted: accepted.to_owned() }
+        SelectorError { text: self.text.to_owned(), at, found, expected: expected.into() }
     }
 
-    fn any(&mut self) -> Result<Expr, SelectorError> {
+    fn any(&mut self) -> Result<Expr<A>, SelectorError> {
         let mut parts = vec![self.all()?];
         while self.takes_keyword("or") {
             parts.push(self.all()?);
@@ -179,7 +181,7 @@ impl Parser<'_> {
         Ok(Expr::any(parts))
     }
 
-    fn all(&mut self) -> Result<Expr, SelectorError> {
+    fn all(&mut self) -> Result<Expr<A>, SelectorError> {
         let mut parts = vec![self.one()?];
         while self.takes_keyword("and") {
             parts.push(self.one()?);
@@ -187,10 +189,10 @@ impl Parser<'_> {
         Ok(Expr::all(parts))
     }
 
-    fn one(&mut self) -> Result<Expr, SelectorError> {
+    fn one(&mut self) -> Result<Expr<A>, SelectorError> {
         self.depth += 1;
-        if self.depth > NodeSelector::MAX_DEPTH {
-            return Err(self.unexpected(&format!("at most {} levels", NodeSelector::MAX_DEPTH)));
+        if self.depth > A::MAX_DEPTH {
+            return Err(self.unexpected(format!("at most {} levels", A::MAX_DEPTH)));
         }
         let expr = if self.takes_keyword("not") {
             Expr::Not(Box::new(self.one()?))
@@ -213,36 +215,25 @@ impl Parser<'_> {
 
     fn count_term(&mut self) -> Result<(), SelectorError> {
         self.terms += 1;
-        if self.terms <= NodeSelector::MAX_TERMS {
+        if self.terms <= A::MAX_TERMS {
             return Ok(());
         }
-        Err(self.unexpected(&format!("at most {} terms", NodeSelector::MAX_TERMS)))
+        Err(self.unexpected(format!("at most {} terms", A::MAX_TERMS)))
     }
 
-    fn attribute(&mut self) -> Result<Attribute, SelectorError> {
-        let accepted = || format!("one of {ATTRIBUTES}");
-        let Token::Word(name) = self.peek() else {
-            return Err(self.unexpected(&accepted()));
+    fn attribute(&mut self) -> Result<A, SelectorError> {
+        let attribute = match self.peek() {
+            Token::Word(name) if !is_keyword(name) => A::by_name(name),
+            _ => Err(format!("an attribute, not, has or (; attributes are {}", A::names()).into()),
         };
-        let attribute = match (name.as_str(), name.split_once([':', '.'])) {
-            ("id" | "node" | "name", _) => Attribute::Id,
-            ("zone", _) => Attribute::Zone,
-            ("rack", _) => Attribute::Rack,
-            ("capacity_type" | "capacity", _) => Attribute::CapacityType,
-            ("platform_version", _) => Attribute::PlatformVersion,
-            ("hardware_class", _) => Attribute::HardwareClass,
-            ("virtual" | "is_virtual", _) => Attribute::Virtual,
-            (_, Some(("label", key))) if !key.is_empty() => Attribute::Label(key.to_owned()),
-            (_, Some(("trait", key))) if !key.is_empty() => Attribute::Trait(key.to_owned()),
-            _ => return Err(self.unexpected(&accepted())),
-        };
+        let attribute = attribute.map_err(|expected| self.unexpected(expected))?;
         self.place += 1;
         Ok(attribute)
     }
 
-    fn comparison(&mut self) -> Result<Expr, SelectorError> {
+    fn comparison(&mut self) -> Result<Expr<A>, SelectorError> {
         let attribute = self.attribute()?;
-        let operators = operators(&attribute);
+        let operators = attribute.operators();
         let operator = match self.peek() {
             Token::Symbol(symbol) => operators.iter().find(|by| by.symbol() == *symbol),
             Token::Word(word) if word.eq_ignore_ascii_case("in") => Some(&Operator::In),
@@ -250,7 +241,7 @@ impl Parser<'_> {
         };
         let Some(&operator) = operator else {
             let symbols: Vec<&str> = operators.iter().map(|by| by.symbol()).collect();
-            return Err(self.unexpected(&format!("{} after {attribute}", symbols.join(", "))));
+            return Err(self.unexpected(format!("{} after {attribute}", symbols.join(", "))));
         };
         self.place += 1;
         let mut values = Vec::new();
@@ -271,66 +262,23 @@ impl Parser<'_> {
         Ok(Expr::Comparison(Comparison { attribute, operator, values }))
     }
 
-    fn value(&mut self, attribute: &Attribute, by: Operator) -> Result<Value, SelectorError> {
+    fn value(&mut self, attribute: &A, operator: Operator) -> Result<A::Value, SelectorError> {
         self.count_term()?;
         let text = match self.peek() {
-            Token::Word(word) if is_keyword(word) => None,
-            Token::Word(text) | Token::Quoted(text) => Some(text.clone()),
-            Token::Symbol(_) | Token::End => None,
-        };
-        let Some(text) = text else {
-            return Err(self.unexpected(&format!("a value for {attribute}")));
-        };
-        let read = match attribute {
-            _ if by == Operator::Like => Ok(Value::Text(text)),
-            Attribute::Id
-            | Attribute::Zone
-            | Attribute::Rack
-            | Attribute::Label(_)
-            | Attribute::Trait(_) => Ok(Value::Text(text)),
-            Attribute::CapacityType if ["on-demand", "spot"].contains(&&*text) => {
-                Ok(Value::Text(text))
+            Token::Word(word) if is_keyword(word) => {
+                let accepted = format!("a value for {attribute}; {word:?} as a value needs quotes");
+                return Err(self.unexpected(accepted));
             }
-            Attribute::CapacityType => Err("on-demand or spot"),
-            Attribute::HardwareClass => {
-                text.parse().map(Value::Number).map_err(|_| "a whole number")
+            Token::Word(text) | Token::Quoted(text) => text,
+            Token::Symbol(_) | Token::End => {
+                return Err(self.unexpected(format!("a value for {attribute}")));
             }
-            Attribute::PlatformVersion => version(&text).ok_or("a version, as in 7.1"),
-            Attribute::Virtual => switch(&text).ok_or("true or false"),
         };
-        let value =
-            read.map_err(|accepted| self.unexpected(&format!("{accepted}, for {attribute}")))?;
+        let value = attribute.read_value(text, operator).map_err(|expected| {
+            let accepted = format!("{}, for {attribute}", expected.accepted);
+            self.unexpected(ExpectedInput { accepted, ..expected })
+        })?;
         self.place += 1;
         Ok(value)
-    }
-}
-
-fn version(text: &str) -> Option<Value> {
-    let (major, minor) = text.split_once('.')?;
-    Some(Value::Version(major.parse().ok()?, minor.parse().ok()?))
-}
-
-fn switch(text: &str) -> Option<Value> {
-    match text {
-        "true" | "yes" | "on" => Some(Value::Switch(true)),
-        "false" | "no" | "off" => Some(Value::Switch(false)),
-        _ => None,
-    }
-}
-
-/// The operators that mean something for an attribute.
-fn operators(attribute: &Attribute) -> &'static [Operator] {
-    use Operator::{Above, AtLeast, AtMost, Below, Equal, In, Like, NotEqual};
-    match attribute {
-        Attribute::Id
-        | Attribute::Zone
-        | Attribute::Rack
-        | Attribute::CapacityType
-        | Attribute::Label(_)
-        | Attribute::Trait(_) => &[Equal, NotEqual, Like, In],
-        Attribute::PlatformVersion | Attribute::HardwareClass => {
-            &[Equal, NotEqual, Below, AtMost, Above, AtLeast, In]
-        }
-        Attribute::Virtual => &[Equal, NotEqual, In],
     }
 }

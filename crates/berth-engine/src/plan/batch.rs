@@ -4,7 +4,7 @@
 //! search, so that a batch that fits is not refused only because the greedy pass missed it. All
 //! attempts are claimed in the fleet and released again, so the fleet is unchanged afterwards.
 
-use super::batch_fixes::Asked;
+use super::batch_fixes::{FixBudget, RefusedBatch};
 use super::search::{self, Budget};
 use crate::engine::{Engine, FixLeads, NodeChoice, PlaceError, Placement, Reuse};
 use crate::explain::{Refusal, SearchEnd};
@@ -67,12 +67,16 @@ impl Batch {
 pub struct BatchOutcome {
     /// Where instances go, in the order of the batch; empty when too few could be placed.
     pub placements: Vec<Placement>,
-    /// Instances that could not be placed, explained with the others placed: one of each class, and
-    /// only the first for an all-or-nothing batch.
+    /// Instances that could not be placed, explained with the others placed: one of each class, of at
+    /// most 16 classes, and only the first for an all-or-nothing batch.
     pub refused: Vec<(InstanceId, Refusal)>,
     /// How the search ended.
     pub end: SearchEnd,
 }
+
+/// Classes of a batch that are explained: each costs a look at every node, and a reader has enough of
+/// a few.
+const MAX_CLASSES_EXPLAINED: usize = 16;
 
 /// One way to place a batch: per request, in the order of the batch.
 pub(super) type Assignment = Vec<Option<NodeChoice>>;
@@ -166,8 +170,19 @@ impl Engine {
     /// # Errors
     /// The first request that is not valid, or an instance that is there twice.
     pub fn validate_batch(&self, batch: &Batch) -> Result<(), InvalidRequest> {
+        self.validate_members(&batch.requests)
+    }
+
+    /// The same of members that are not in a batch yet.
+    ///
+    /// # Errors
+    /// As [`Engine::validate_batch`].
+    pub fn validate_members<'a>(
+        &self,
+        members: impl IntoIterator<Item = &'a InstanceRequest>,
+    ) -> Result<(), InvalidRequest> {
         let mut ids = std::collections::BTreeSet::new();
-        for request in &batch.requests {
+        for request in members {
             self.validate(request)?;
             if !ids.insert(request.id) {
                 let value = format!("the batch has instance {} twice", request.id);
@@ -186,11 +201,11 @@ impl Engine {
             return (greedy, SearchEnd::Greedy);
         }
         let order = largest_first(&batch.requests);
-        let sorted = self.try_in_order(batch, &order, now);
-        let (best, end) = if count_placed(&sorted) > by_greedy {
-            (sorted, SearchEnd::LargestFirst)
-        } else {
-            (greedy, SearchEnd::Greedy)
+        // The same order has the same result.
+        let sorted = (order != given).then(|| self.try_in_order(batch, &order, now));
+        let (best, end) = match sorted.filter(|sorted| count_placed(sorted) > by_greedy) {
+            Some(sorted) => (sorted, SearchEnd::LargestFirst),
+            None => (greedy, SearchEnd::Greedy),
         };
         if count_placed(&best) >= quorum {
             return (best, end);
@@ -309,6 +324,9 @@ impl Engine {
             if picked.is_some() || explained.iter().any(|(other, ..)| other.same_class(request)) {
                 continue;
             }
+            if explained.len() >= MAX_CLASSES_EXPLAINED {
+                break;
+            }
             // In a batch that stopped at its first failure, later members were never tried.
             if self.pick(request, now, Reuse::Mask).is_some() {
                 continue;
@@ -327,9 +345,10 @@ impl Engine {
             self.release_assigned(&batch.requests, assignment);
         }
         let mut refused = Vec::with_capacity(explained.len());
+        let mut budget = FixBudget::default();
         for (request, mut refusal, leads) in explained {
-            let asked = Asked::new(batch, assignment, request, is_granted);
-            self.fix_batch(&asked, &leads, &mut refusal, now);
+            let refused_batch = RefusedBatch::new(batch, assignment, request, is_granted);
+            self.fix_batch(&refused_batch, &leads, &mut refusal, &mut budget, now);
             refused.push((request.id, refusal));
         }
         if is_granted {

@@ -17,50 +17,78 @@ use crate::prepared_request::PreparedRequest;
 /// How often the whole batch may be placed again to explain one refusal.
 const TRIES: usize = 28;
 
-/// Tries that each kind of fix may take.
-const TRIES_OF_KIND: usize = 6;
+/// Most tries that each kind of fix may take.
+const MAX_TRIES_OF_KIND: usize = 6;
+
+/// Steps that the fixes of one batch may take, of all its classes together: a choice, or 64 nodes that
+/// are scanned for it. They are counted as if nothing were kept from one choice to the next, so that
+/// the same request has the same fixes whatever was asked before.
+const STEPS: usize = 200_000;
+
+/// What the search for the fixes of one batch may still cost.
+pub(super) struct FixBudget {
+    steps_left: usize,
+}
+
+impl Default for FixBudget {
+    fn default() -> Self {
+        Self { steps_left: STEPS }
+    }
+}
+
+impl FixBudget {
+    /// Takes what one try costs, if anything is left. The last one may cost more than is left.
+    fn spend(&mut self, steps: usize) -> bool {
+        let may = self.steps_left > 0;
+        self.steps_left = self.steps_left.saturating_sub(steps);
+        may
+    }
+}
+
+/// Kinds of fixes that share the steps.
+const KINDS: usize = 4;
 
 /// Most instances that one fix releases.
 const MAX_RELEASED: usize = 40;
 
-/// Most nodes that one fix mends, or adds in addition to the fewest that may be enough.
-const MAX_NODES: u32 = 8;
+/// Most nodes that one fix mends.
+const MAX_MENDED: usize = 8;
 
-/// What is asked: the whole batch, or what was left out of one that was granted.
-pub(super) struct Asked<'a> {
+/// What is to be fixed: the whole batch, or what was left out of one that was granted.
+pub(super) struct RefusedBatch<'a> {
     batch: Batch,
     /// The member whose class is refused.
-    refused: &'a InstanceRequest,
+    member: &'a InstanceRequest,
     /// Whether others of the batch are placed already.
     is_rest: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RefusedBatch<'a> {
     pub(super) fn new(
         batch: &Batch,
         assignment: &Assignment,
-        refused: &'a InstanceRequest,
+        member: &'a InstanceRequest,
         is_rest: bool,
     ) -> Self {
         let members = batch.requests.iter().zip(assignment);
-        let asked = members.filter(|(request, picked)| {
-            !is_rest || (picked.is_none() && request.same_class(refused))
+        let left_out = members.filter(|(request, picked)| {
+            !is_rest || (picked.is_none() && request.same_class(member))
         });
-        let requests = asked.map(|(request, _)| request.clone()).collect();
+        let requests = left_out.map(|(request, _)| request.clone()).collect();
         let mode = match batch.mode {
             _ if is_rest => BatchMode::AllOrNothing,
             // Nothing was placed, so one would be better.
             BatchMode::BestEffort => BatchMode::AtLeast(1),
             mode => mode,
         };
-        Self { batch: Batch::new(requests).with_mode(mode), refused, is_rest }
+        Self { batch: Batch::new(requests).with_mode(mode), member, is_rest }
     }
 
     /// The batch with its members changed: those of the refused class, and others that have a rule
     /// which is dropped.
     fn changed(&self, changes: &[RequestChange]) -> Batch {
         let change = |request: &InstanceRequest| {
-            let is_refused = request.same_class(self.refused);
+            let is_refused = request.same_class(self.member);
             let of_it = changes.iter().filter(|change| is_refused || change.is_for_all());
             let mut copy = request.clone();
             of_it.for_each(|change| change.apply(&mut copy));
@@ -70,7 +98,7 @@ impl<'a> Asked<'a> {
     }
 
     fn members_of_class(&self) -> usize {
-        self.batch.requests.iter().filter(|request| request.same_class(self.refused)).count()
+        self.batch.requests.iter().filter(|request| request.same_class(self.member)).count()
     }
 
     fn is_member(&self, id: InstanceId) -> bool {
@@ -81,10 +109,15 @@ impl<'a> Asked<'a> {
 /// A search for the fixes of one refusal.
 struct BatchSearch<'a> {
     engine: &'a mut Engine,
-    asked: &'a Asked<'a>,
+    refused: &'a RefusedBatch<'a>,
     leads: &'a FixLeads,
     now: Timestamp,
     tries_left: usize,
+    budget: &'a mut FixBudget,
+    /// Steps that one try takes.
+    steps_of_try: usize,
+    /// Tries that each kind of fix may take: fewer where one takes long, so that each kind has some.
+    tries_of_kind: usize,
     /// How many of the batch can be placed as it is, and where.
     best: (usize, Assignment),
 }
@@ -93,16 +126,32 @@ impl Engine {
     /// Finds fixes of a refused batch, and whether waiting may help all of it.
     pub(super) fn fix_batch(
         &mut self,
-        asked: &Asked<'_>,
+        refused: &RefusedBatch<'_>,
         leads: &FixLeads,
         refusal: &mut Refusal,
+        budget: &mut FixBudget,
         now: Timestamp,
     ) {
-        let effort = Batch { mode: BatchMode::BestEffort, ..asked.batch.clone() };
+        let steps_of_try = refused.batch.requests.len() * self.steps_of_choice();
+        if !budget.spend(steps_of_try) {
+            return;
+        }
+        let effort = Batch { mode: BatchMode::BestEffort, ..refused.batch.clone() };
         let best = self.try_greedily(&effort, now);
         refusal.waiting_may_help =
-            refusal.waiting_may_help && self.holds_batch_when_empty(asked, now);
-        let mut search = BatchSearch { engine: self, asked, leads, now, tries_left: TRIES, best };
+            refusal.waiting_may_help && self.holds_batch_when_empty(refused, now);
+        let tries_of_kind = STEPS / KINDS / steps_of_try.max(1);
+        let mut search = BatchSearch {
+            engine: self,
+            refused,
+            leads,
+            now,
+            tries_left: TRIES,
+            budget,
+            steps_of_try,
+            tries_of_kind: tries_of_kind.clamp(1, MAX_TRIES_OF_KIND),
+            best,
+        };
         refusal.fixes = search.fixes();
     }
 
@@ -112,7 +161,12 @@ impl Engine {
         let given: Vec<usize> = (0..batch.requests.len()).collect();
         let mut best = self.try_in_order(batch, &given, now);
         let order = largest_first(&batch.requests);
-        if count_placed(&best) < batch.quorum().max(1).min(order.len()) || order != given {
+        let wanted = match batch.mode {
+            BatchMode::BestEffort => order.len(),
+            BatchMode::AllOrNothing | BatchMode::AtLeast(_) => batch.quorum(),
+        };
+        // The same order has the same result.
+        if count_placed(&best) < wanted && order != given {
             let sorted = self.try_in_order(batch, &order, now);
             if count_placed(&sorted) > count_placed(&best) {
                 best = sorted;
@@ -123,14 +177,14 @@ impl Engine {
     }
 
     /// Whether enough of the refused class would have room if nothing else were placed.
-    fn holds_batch_when_empty(&self, asked: &Asked<'_>, now: Timestamp) -> bool {
-        let prepared = PreparedRequest::new(asked.refused, self.policy(), self.fleet(), now);
-        let others = asked.batch.requests.len() - asked.members_of_class();
-        let mut wanted = asked.batch.quorum().saturating_sub(others);
+    fn holds_batch_when_empty(&self, refused: &RefusedBatch<'_>, now: Timestamp) -> bool {
+        let prepared = PreparedRequest::new(refused.member, self.policy(), self.fleet(), now);
+        let others = refused.batch.requests.len() - refused.members_of_class();
+        let mut wanted = refused.batch.quorum().saturating_sub(others);
         for (_, index) in self.fleet().nodes_in_order() {
             let Some(row) = self.fleet().row(index) else { continue };
             let room = Room::of(&prepared, row, true);
-            wanted = wanted.saturating_sub(room.holds(asked.refused.resources));
+            wanted = wanted.saturating_sub(room.holds(refused.member.resources));
             if wanted == 0 {
                 return true;
             }
@@ -162,17 +216,17 @@ impl BatchSearch<'_> {
 
     /// Whether enough of the batch is placed with its members changed like this.
     fn works(&mut self, changes: &[RequestChange]) -> bool {
-        if self.tries_left == 0 {
+        if self.tries_left == 0 || !self.budget.spend(self.steps_of_try) {
             return false;
         }
         self.tries_left -= 1;
-        let batch = self.asked.changed(changes);
+        let batch = self.refused.changed(changes);
         let valid = batch.requests.iter().all(|request| request.validate().is_ok());
         valid && self.engine.try_greedily(&batch, self.now).0 >= batch.quorum()
     }
 
     fn prepared(&self) -> PreparedRequest<'_> {
-        self.prepare(self.asked.refused)
+        self.prepare(self.refused.member)
     }
 
     fn prepare<'b>(&'b self, request: &'b InstanceRequest) -> PreparedRequest<'b> {
@@ -181,15 +235,15 @@ impl BatchSearch<'_> {
 
     /// As many as there is room for.
     fn fewer(&self) -> Option<Fix> {
-        let (count, of) = (self.best.0, self.asked.batch.requests.len());
-        let is_less = !self.asked.is_rest && count > 0 && count < self.asked.batch.quorum();
+        let (count, of) = (self.best.0, self.refused.batch.requests.len());
+        let is_less = !self.refused.is_rest && count > 0 && count < self.refused.batch.quorum();
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         is_less.then(|| Fix::Fewer { count: number(count), of: number(of) })
     }
 
     /// The largest size of the refused class at which the batch fits.
     fn shrink(&mut self) -> Option<Fix> {
-        let request = self.asked.refused;
+        let request = self.refused.member;
         let mut least = request.clone();
         let Amounts { cpu_milli, disk_mib, .. } = request.resources;
         least.resources = Amounts::new(cpu_milli.min(1), 1).with_disk(disk_mib.min(1));
@@ -201,7 +255,7 @@ impl BatchSearch<'_> {
             smaller_classes
                 .push(last.into_iter().map(|(class, amount)| (class, amount / 2)).collect());
         }
-        for extra in smaller_classes.into_iter().take(TRIES_OF_KIND) {
+        for extra in smaller_classes.into_iter().take(MAX_TRIES_OF_KIND) {
             least.extra.clone_from(&extra);
             let nodes = self.engine.candidates(&least, self.now);
             let fitted = InstanceRequest { extra, ..request.clone() };
@@ -220,16 +274,16 @@ impl BatchSearch<'_> {
         let prepared = self.prepare(request);
         let rows = nodes.iter().filter_map(|index| prepared.fleet.row(*index));
         let rooms: Vec<Room> = rows.map(|row| Room::of(&prepared, row, false)).collect();
-        let others = self.asked.batch.requests.len() - self.asked.members_of_class();
-        let wanted = self.asked.batch.quorum().saturating_sub(others).max(1);
+        let others = self.refused.batch.requests.len() - self.refused.members_of_class();
+        let wanted = self.refused.batch.quorum().saturating_sub(others).max(1);
         shrink_to_count(request, &rooms, wanted)
     }
 
     /// Tries a size, and smaller ones where rules or other members leave less room than there is.
     fn try_sizes(&mut self, most: &RequestChange, node: Option<NodeIndex>) -> Option<Fix> {
         let RequestChange::Shrink { resources, extra } = most else { return None };
-        for eighths in [8, 7, 6, 4, 2, 1] {
-            let wanted = self.asked.refused.resources;
+        for eighths in [8, 7, 6, 4, 2, 1].into_iter().take(self.tries_of_kind) {
+            let wanted = self.refused.member.resources;
             let part = |fitted: u32, wanted: u32| match fitted < wanted {
                 true => (u64::from(fitted) * eighths / 8).try_into().unwrap_or(fitted),
                 false => fitted,
@@ -245,7 +299,7 @@ impl BatchSearch<'_> {
             if !changes_nothing && self.works(std::slice::from_ref(&change)) {
                 let node = node.and_then(|index| self.engine.fleet().row(index));
                 let node = node.map(|row| row.id.clone());
-                return Some(change.fix(self.asked.refused, node));
+                return Some(change.fix(self.refused.member, node));
             }
         }
         None
@@ -255,10 +309,10 @@ impl BatchSearch<'_> {
     fn relaxations(&mut self) -> Vec<Fix> {
         let leads = self.leads;
         let mut fixes = Vec::new();
-        for (change, index) in leads.relaxations.iter().take(TRIES_OF_KIND) {
+        for (change, index) in leads.relaxations.iter().take(self.tries_of_kind) {
             if self.works(std::slice::from_ref(change)) {
                 let node = self.engine.fleet().row(*index).map(|row| row.id.clone());
-                fixes.push(change.fix(self.asked.refused, node));
+                fixes.push(change.fix(self.refused.member, node));
             }
         }
         fixes
@@ -268,7 +322,7 @@ impl BatchSearch<'_> {
     fn combined(&mut self) -> Option<Fix> {
         let leads = self.leads;
         let of_request = |one: &&Combination| one.mends.is_empty() && one.released.is_empty();
-        for one in leads.combined.iter().filter(of_request).take(TRIES_OF_KIND) {
+        for one in leads.combined.iter().filter(of_request).take(self.tries_of_kind) {
             if self.works(&one.changes) {
                 return Some(combined_fix(&self.prepared(), one));
             }
@@ -278,6 +332,10 @@ impl BatchSearch<'_> {
 
     /// Instances whose release makes room for all that is missing.
     fn release(&mut self) -> Option<Fix> {
+        // To find them, the batch is placed once more.
+        if !self.budget.spend(self.steps_of_try) {
+            return None;
+        }
         let released = self.find_release()?;
         let mut detached = Vec::new();
         for id in &released {
@@ -298,15 +356,15 @@ impl BatchSearch<'_> {
     fn find_release(&mut self) -> Option<Vec<InstanceId>> {
         let mut claimed: Vec<InstanceId> = Vec::new();
         let mut gone = Vec::new();
-        let (asked, assignment) = (self.asked, self.best.1.clone());
-        for (request, picked) in asked.batch.requests.iter().zip(&assignment) {
+        let (refused, assignment) = (self.refused, self.best.1.clone());
+        for (request, picked) in refused.batch.requests.iter().zip(&assignment) {
             if let Some(picked) = picked {
                 self.engine.fleet.claim_at(request, picked.index);
                 claimed.push(request.id);
             }
         }
-        let missing = asked.batch.quorum().saturating_sub(claimed.len());
-        let without = asked.batch.requests.iter().zip(&assignment).filter(|(_, at)| at.is_none());
+        let missing = refused.batch.quorum().saturating_sub(claimed.len());
+        let without = refused.batch.requests.iter().zip(&assignment).filter(|(_, at)| at.is_none());
         let mut placed = 0;
         for (request, _) in without.take(missing) {
             let picked = self.engine.pick(request, self.now, Reuse::Mask);
@@ -338,8 +396,8 @@ impl BatchSearch<'_> {
         let prepared = self.prepare(request);
         let nodes = &self.leads.short_of_room;
         let nodes = &nodes[..nodes.len().min(LIMITS.nodes_freed)];
-        let asked = self.asked;
-        let released = least_release(&prepared, nodes, &|row| !asked.is_member(row.id))?;
+        let refused = self.refused;
+        let released = least_release(&prepared, nodes, &|row| !refused.is_member(row.id))?;
         let index = released.first()?.host.index();
         let ids: Vec<InstanceId> = released.iter().map(|row| row.id).collect();
         for id in ids {
@@ -355,7 +413,8 @@ impl BatchSearch<'_> {
         let mut tried: Vec<TriedNode> = Vec::new();
         let mut fixes: Vec<Fix> = Vec::new();
         let mut works = false;
-        for (id, facts) in leads.mends.iter().take(MAX_NODES as usize) {
+        let most = self.tries_of_kind.min(MAX_MENDED);
+        for (id, facts) in leads.mends.iter().take(most) {
             tried.extend(self.engine.fleet.try_node(facts));
             fixes.push(mend(*id, facts.id.clone()));
             works = self.works(&[]);
@@ -370,7 +429,7 @@ impl BatchSearch<'_> {
     /// The fewest new nodes that are enough: as large as the largest of the fleet if that helps, each
     /// no larger than it need be.
     fn nodes(&mut self) -> Option<Fix> {
-        let missing = self.asked.batch.quorum().saturating_sub(self.best.0);
+        let missing = self.refused.batch.quorum().saturating_sub(self.best.0);
         let missing = u32::try_from(missing).ok().filter(|missing| *missing > 0)?;
         let most = self.most_on_one_node().clamp(1, missing);
         let ways = if most > 1 { vec![most, 1] } else { vec![1] };
@@ -378,7 +437,7 @@ impl BatchSearch<'_> {
             let Some(mut facts) = smallest_node(&self.prepared(), members) else { continue };
             let fewest = missing.div_ceil(members);
             // One that is asked for by name keeps it.
-            if self.asked.refused.required_place.is_none() {
+            if self.refused.member.required_place.is_none() {
                 facts.id = new_name(self.engine.fleet(), fewest + 1, &[]);
             }
             if let Some(count) = self.fewest_nodes(&facts, fewest) {
@@ -392,7 +451,7 @@ impl BatchSearch<'_> {
     /// New nodes for every class of which some are missing, and what these must do without to be
     /// placed on them.
     fn nodes_and_changes(&mut self) -> Option<Fix> {
-        let as_it_is = self.asked.batch.requests.iter().zip(&self.best.1);
+        let as_it_is = self.refused.batch.requests.iter().zip(&self.best.1);
         let missing = as_it_is.filter(|(_, picked)| picked.is_none()).map(|(request, _)| request);
         let mut changes: Vec<(RequestChange, &InstanceRequest)> = Vec::new();
         for class in classes(missing) {
@@ -417,14 +476,14 @@ impl BatchSearch<'_> {
             return None;
         }
         let relaxations: Vec<RequestChange> = changes.iter().map(|(one, _)| one.clone()).collect();
-        let relaxed = self.asked.changed(&relaxations);
+        let relaxed = self.refused.changed(&relaxations);
         if relaxed.requests.iter().any(|request| request.validate().is_err()) {
             return None;
         }
         let fixes = changes.iter().map(|(change, class)| change.fix(class, None));
         let effort = Batch { mode: BatchMode::BestEffort, ..relaxed };
         let (placed, assignment) = self.engine.try_greedily(&effort, self.now);
-        let wanted = self.asked.batch.quorum().saturating_sub(placed);
+        let wanted = self.refused.batch.quorum().saturating_sub(placed);
         if wanted == 0 {
             return (!changes.is_empty()).then(|| Fix::all_of(fixes.collect()));
         }
@@ -458,7 +517,7 @@ impl BatchSearch<'_> {
     fn repairs_and_changes(&mut self) -> Option<Fix> {
         let leads = self.leads;
         let with_mends = leads.combined.iter().filter(|one| !one.mends.is_empty());
-        for one in with_mends.filter(|one| one.released.is_empty()).take(TRIES_OF_KIND) {
+        for one in with_mends.filter(|one| one.released.is_empty()).take(self.tries_of_kind) {
             let facts = mended_facts(&self.prepared(), one.index, &one.mends);
             let tried = facts.and_then(|facts| self.engine.fleet.try_node(&facts));
             let works = tried.is_some() && self.works(&one.changes);
@@ -476,7 +535,7 @@ impl BatchSearch<'_> {
         let fleet = prepared.fleet;
         let rows = fleet.nodes_in_order().filter_map(|(_, index)| fleet.row(index));
         let holds =
-            rows.map(|row| Room::of(&prepared, row, true).holds(self.asked.refused.resources));
+            rows.map(|row| Room::of(&prepared, row, true).holds(self.refused.member.resources));
         holds.max().and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
     }
 

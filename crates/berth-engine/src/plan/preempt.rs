@@ -1,16 +1,19 @@
-//! Preemption: which instances could be released to make room. A proposal only.
+//! Preemption: which instances of lower priority could make room for a request. A proposal only.
 //!
-//! Only instances of lower priority are considered, and only a lack of room is resolved: a node that
-//! other rules remove stays removed. The node whose victims matter least is proposed.
+//! Only a lack of room is resolved: a node that other rules remove stays removed. The node whose
+//! victims matter least is proposed. A victim hands over its amounts and counts as an instance until it
+//! has stopped, as in the ledger.
 
 use serde::Serialize;
 
-use crate::engine::{Engine, Reuse, smallest_release};
+use crate::engine::{
+    CheckError, Departure, Engine, NodeChoice, Placement, Reuse, smallest_release,
+};
 use crate::fleet::InstanceRow;
 use crate::model::{InstanceId, InstanceRequest, NodeId, Timestamp};
 use crate::prepared_request::PreparedRequest;
 
-/// Instances whose release would let a request in.
+/// Instances in whose room a request fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Preemption {
     /// The node.
@@ -22,12 +25,14 @@ pub struct Preemption {
 }
 
 impl Engine {
-    /// The least harmful set of lower-priority instances whose release makes the request fit; `None`
-    /// when it fits already, is not valid, or when no such set exists.
+    /// The least harmful set of lower-priority instances in whose room the request fits, of those that
+    /// `may_go` admits; `None` when it fits already, is not valid, or when no such set exists. What is
+    /// leaving already is no victim.
     pub fn propose_preemption(
         &mut self,
         request: &InstanceRequest,
         now: Timestamp,
+        may_go: &dyn Fn(InstanceId) -> bool,
     ) -> Option<Preemption> {
         if self.validate(request).is_err() || self.pick(request, now, Reuse::Mask).is_some() {
             return None;
@@ -36,8 +41,12 @@ impl Engine {
         let nodes = self.fleet.nodes_in_order();
         let proposals = nodes.filter_map(|(id, index)| {
             let row = self.fleet.row(index)?;
-            let lower = |victim: &InstanceRow| victim.priority < request.priority;
-            let victims = smallest_release(&prepared, index, row, lower)?;
+            let is_victim = |instance: &InstanceRow| {
+                instance.priority < request.priority
+                    && !self.fleet.is_leaving(instance.id)
+                    && may_go(instance.id)
+            };
+            let victims = smallest_release(&prepared, index, row, Departure::Stopping, is_victim)?;
             let priorities = victims.iter().map(|victim| victim.priority);
             let highest_priority = priorities.max().unwrap_or(i32::MIN);
             let memory: u64 = victims.iter().map(|v| u64::from(v.resources.memory_mib)).sum();
@@ -47,5 +56,29 @@ impl Engine {
         });
         // Nodes come in order of id, and the first of equals is kept.
         proposals.min_by_key(|(harm, _)| *harm).map(|(_, proposal)| proposal)
+    }
+
+    /// Places the request on a node in the room of these instances: the re-check of a preemption. Its
+    /// score is that of the node with them.
+    ///
+    /// # Errors
+    /// The first filter that fails, with its evidence.
+    pub fn place_preempting(
+        &mut self,
+        request: &InstanceRequest,
+        node: &NodeId,
+        victims: &[InstanceId],
+        now: Timestamp,
+    ) -> Result<Placement, CheckError> {
+        self.check_with(request, node, now, |index, row| {
+            let victims = victims.iter().filter_map(|id| self.fleet.instance(*id));
+            for victim in victims.filter(|victim| victim.host.index() == index) {
+                Departure::Stopping.leave(row, victim);
+            }
+        })?;
+        let unknown = || CheckError::UnknownNode(node.clone());
+        let index = self.fleet.index_of(node).ok_or_else(unknown)?;
+        let total = self.total_at(request, index, now);
+        Ok(self.placement(request, NodeChoice { index, total }, now))
     }
 }

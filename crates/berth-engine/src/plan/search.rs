@@ -13,6 +13,9 @@ use crate::engine::{Engine, NodeChoice};
 use crate::fleet::{Bits, LANES, NodeIndex, NodePlace};
 use crate::model::{Hint, InstanceRequest, Timestamp};
 
+/// Blocks of 64 nodes without a candidate that cost one step.
+const BLOCKS_OF_STEP: usize = 8;
+
 /// Steps that may still be taken: a choice tried, or 64 nodes scanned.
 pub(super) struct Budget {
     left: u32,
@@ -135,8 +138,10 @@ impl Search<'_> {
     ) -> bool {
         let request = &self.requests[place];
         let candidates = engine.candidates(request, self.now);
-        // Looking at nodes costs, too: on a large fleet far more than trying one.
-        if !budget.spend(1 + candidates.len() / LANES) {
+        // Looking at nodes costs, too: on a large fleet far more than trying one. Those that are no
+        // candidates are passed over in blocks.
+        let passed_over = engine.fleet.position_count() / LANES / BLOCKS_OF_STEP;
+        if !budget.spend(1 + (candidates.len() / LANES).max(passed_over)) {
             return false;
         }
         let floor = self.floor(engine, place, assignment);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use defaults::{Defaults, NodeDefaults};
 
 use crate::elastic::ElasticSettings;
-use crate::model::{Amounts, CapacityType, PPM};
+use crate::model::{Amounts, CapacityType};
 
 /// The filters that a policy may switch off, in the order of the filters.
 pub const OPTIONAL_FILTERS: [&str; 12] = [
@@ -125,7 +125,7 @@ pub struct FilterSettings {
     /// Disk that must stay free in addition to what a request asks for.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 1073741824))]
     pub disk_headroom_mib: u32,
-    /// How long two failed boots in a row keep a node out.
+    /// How long failed boots keep a node out.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31536000))]
     pub sick_window_s: u32,
     /// Keep off nodes that reboot within this many days.
@@ -193,11 +193,24 @@ pub struct ScoreOptions {
     /// How fast `recent-failures` fades.
     #[cfg_attr(feature = "schema", schema(minimum = 60, maximum = 31536000))]
     pub failure_half_life_s: u32,
+    /// How old the last heartbeat may be, in seconds, before `measured-load` ignores a node's load.
+    #[serde(skip_serializing_if = "is_usual_load_age")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31536000))]
+    pub load_max_age_s: u32,
     /// The curve of `tent`.
     pub tent: Tent,
     /// The shapes that recur, for `fragmentation`.
     #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 32))]
     pub shapes: Vec<Amounts>,
+}
+
+/// How old a load may be by default.
+const LOAD_MAX_AGE_S: u32 = 120;
+
+/// Left out of what is hashed: policies that were stored before there was the setting keep their hash.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_usual_load_age(seconds: &u32) -> bool {
+    *seconds == LOAD_MAX_AGE_S
 }
 
 impl Default for ScoreOptions {
@@ -208,6 +221,7 @@ impl Default for ScoreOptions {
             missed_reboot: MissedReboot::Ignore,
             owner_spread: false,
             failure_half_life_s: 3600,
+            load_max_age_s: LOAD_MAX_AGE_S,
             tent: Tent::default(),
             shapes: shapes.map(|(cpu, memory)| Amounts::new(cpu, memory)).to_vec(),
         }
@@ -326,15 +340,6 @@ impl Policy {
     #[must_use]
     pub fn is_off(&self, id: FilterId) -> bool {
         self.off & id.bit() != 0
-    }
-
-    /// The greatest total a node can have.
-    #[must_use]
-    pub fn best_total(&self) -> i64 {
-        match self.combine {
-            Combine::Sum => self.weights().map(|(_, weight)| i64::from(weight) * 1000).sum(),
-            Combine::Product => i64::from(PPM),
-        }
     }
 }
 

@@ -264,7 +264,7 @@ fn check_off(filters: &FilterSettings, errors: &mut Vec<PolicyError>) -> u64 {
 }
 
 /// Numbers with a range: key, value, least and most.
-fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 11] {
+fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u32, u32, u32); 12] {
     let tent = &options.tent;
     [
         ("filters.heartbeat_grace_s", filters.heartbeat_grace_s, 1, 31_536_000),
@@ -275,6 +275,7 @@ fn ranged(filters: &FilterSettings, options: &ScoreOptions) -> [(&'static str, u
         ("filters.disk_headroom_mib", filters.disk_headroom_mib, 0, 1 << 30),
         ("filters.no_reboot_within_days", filters.no_reboot_within_days.unwrap_or(1), 1, 3650),
         ("options.failure_half_life_s", options.failure_half_life_s, 60, 31_536_000),
+        ("options.load_max_age_s", options.load_max_age_s, 1, 31_536_000),
         ("options.tent.idle_ppm", tent.idle_ppm, 0, PPM),
         ("options.tent.full_ppm", tent.full_ppm, 0, PPM),
         ("options.tent.peak_ppm", tent.peak_ppm, 1, PPM - 1),

@@ -17,7 +17,7 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 44] = [
+const KEYS: [(&str, &str, &str); 45] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
@@ -37,7 +37,7 @@ const KEYS: [(&str, &str, &str); 44] = [
     ("filters.min_scratch_mib", "", "scratch disk a node must have free"),
     ("filters.max_overlay_loss_ppm", "", "overlay packet loss that is still healthy"),
     ("filters.disk_headroom_mib", "", "disk to leave free in addition to the requested amount"),
-    ("filters.sick_window_s", "", "how long two failed boots in a row keep a node out"),
+    ("filters.sick_window_s", "", "how long failed boots in a row keep a node out"),
     ("filters.no_reboot_within_days", "", "keep off nodes that reboot within so many days"),
     ("filters.traits", "`\"exact\"`, `\"subset\"`", "how traits must agree"),
     ("filters.off", "names of filters that may be off", "filters that are switched off"),
@@ -58,6 +58,11 @@ const KEYS: [(&str, &str, &str); 44] = [
         "without hints, `locality` keeps a tenant's instances apart",
     ),
     ("options.failure_half_life_s", "", "how fast `recent-failures` fades"),
+    (
+        "options.load_max_age_s",
+        "",
+        "age of a node's last heartbeat above which `measured-load` ignores its load",
+    ),
     ("options.tent.idle_ppm", "", "height of `tent` on an idle node"),
     ("options.tent.full_ppm", "", "height of `tent` on a full node"),
     ("options.tent.peak_ppm", "", "use at which `tent` is highest"),
@@ -153,6 +158,8 @@ fn defaults() -> Vec<(String, Value)> {
         flatten("elastic".to_owned(), elastic, &mut found);
     }
     found.push(("filters.cpu_ceiling_permille".to_owned(), Value::Null));
+    let load_age = ScoreOptions::default().load_max_age_s;
+    found.push(("options.load_max_age_s".to_owned(), load_age.into()));
     found.retain(|(key, _)| key != "name");
     found
 }

@@ -16,6 +16,7 @@ use crate::affinity::{
 };
 use crate::fleet::{Fleet, InstanceRow, NO_DOMAIN, NodeIndex, Posting, Symbol};
 use crate::model::{GroupKind, Hint, InstanceId, InstanceRequest};
+use crate::units;
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +165,7 @@ impl Hints<'_> {
     }
 }
 
-/// A warning about the rules of a request.
+/// A warning about a request: what it asks for and will not get, or not as it may think.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -189,6 +190,18 @@ pub enum Notice {
         /// Which, and what to change.
         finding: String,
     },
+    /// The policy does not score preferred places, so that `prefer` changes nothing.
+    PreferenceIgnored {
+        /// The policy.
+        policy: String,
+    },
+    /// An elastic instance may grow to more CPU than its host has: it gets no more than that there.
+    GrowthLimited {
+        /// The CPU that it may grow to, thousandths of a core.
+        max_cpu_milli: u32,
+        /// The CPU of its host, thousandths of a core.
+        host_cpu_milli: u32,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -204,6 +217,17 @@ impl fmt::Display for Notice {
                 write!(f, "locality hint {hint} names none of your instances")
             }
             Self::Redundant { finding } => f.write_str(finding),
+            Self::PreferenceIgnored { policy } => write!(
+                f,
+                "prefer has no effect: policy {policy} gives preferred-place no weight; have an \
+                 operator add it, or use where"
+            ),
+            Self::GrowthLimited { max_cpu_milli, host_cpu_milli } => write!(
+                f,
+                "it may grow to {} and its host has {}: it cannot have more there",
+                units::cpu((*max_cpu_milli).into()),
+                units::cpu((*host_cpu_milli).into())
+            ),
         }
     }
 }

@@ -4,7 +4,9 @@ use super::scale::{Scale, between, counted_reboot};
 use super::{Scorer, ScorerKind};
 use crate::example::ExampleSetup;
 use crate::fleet::NodeRow;
-use crate::model::{BootOutcome, CapacityType, PPM, Platform, PlatformVersion, Timestamp};
+use crate::model::{
+    BootOutcome, CapacityType, MeasuredLoad, PPM, Platform, PlatformVersion, Timestamp,
+};
 use crate::policy::Policy;
 
 /// Failures fade in steps of this many seconds, so that a node's score changes at known times.
@@ -143,3 +145,36 @@ pub(super) static RESERVOIR: Scorer = Scorer {
     formula: "0 on nodes kept for when nothing else is left, else 1",
     kind: ScorerKind::Facts(|row, _, _, _| if row.reservoir { 0 } else { PPM }),
 };
+
+pub(super) static MEASURED_LOAD: Scorer = Scorer {
+    name: "measured-load",
+    about: "favours hosts that are less busy, as their agents measure it",
+    notes: "in no built-in policy; a node whose load is not known, or whose last heartbeat is older than load_max_age_s, counts as half busy; loads are kept in steps of 5 %, and only while the policy in force weighs this scorer",
+    settings: &["options.load_max_age_s"],
+    example: |setup| {
+        for (node, cpu_permille, memory_permille) in [("a", 200, None), ("b", 200, Some(800))] {
+            let load = MeasuredLoad { cpu_permille, memory_permille };
+            setup.node(node, |facts| facts.load = Some(load));
+        }
+    },
+    formula: "1 - the busy share of CPU, or the mean of the shares of CPU and memory where both are measured",
+    kind: ScorerKind::Facts(measured_load),
+};
+
+fn measured_load(row: &NodeRow, _: &Scale, policy: &Policy, now: Timestamp) -> u32 {
+    let is_fresh = load_expires_at(row, policy).is_none_or(|expires| now < expires);
+    let Some(load) = row.load.filter(|_| is_fresh) else { return PPM / 2 };
+    let cpu = u32::from(load.cpu_permille);
+    let busy = match load.memory_permille {
+        // Twice as many parts as a permille has, so that a half is whole.
+        Some(memory) => cpu + u32::from(memory),
+        None => 2 * cpu,
+    };
+    PPM - (busy * (PPM / 2000)).min(PPM)
+}
+
+/// When a node's load is too old to count, if its agent is not heard until then.
+pub(crate) fn load_expires_at(row: &NodeRow, policy: &Policy) -> Option<Timestamp> {
+    let age = i64::from(policy.options.load_max_age_s) + 1;
+    row.load.map(|_| row.heartbeat_at.plus(age))
+}

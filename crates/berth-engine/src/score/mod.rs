@@ -20,8 +20,9 @@ use crate::model::{PPM, Timestamp};
 use crate::policy::{Combine, Policy};
 use crate::prepared_request::PreparedRequest;
 
-pub(crate) use facts::next_failure_step;
+pub(crate) use facts::{load_expires_at, next_failure_step};
 pub(crate) use neighbours::rack_value;
+pub(crate) use place::notices_of;
 pub(crate) use scale::Scale;
 pub(crate) use weighted::WeightedScorers;
 
@@ -119,7 +120,7 @@ impl ScorerId {
 }
 
 /// Every scorer.
-pub static SCORERS: [&Scorer; 26] = [
+pub static SCORERS: [&Scorer; 27] = [
     &load::CPU_PRESSURE,
     &load::CPU_PACK,
     &load::MEMORY_PACK,
@@ -142,6 +143,7 @@ pub static SCORERS: [&Scorer; 26] = [
     &facts::HARDWARE_CLASS,
     &facts::CAPACITY_PREFERENCE,
     &facts::RESERVOIR,
+    &facts::MEASURED_LOAD,
     &relative::MEMORY_PACK_RANK,
     &relative::DISK_PACK_RANK,
     &relative::SPARE_LARGEST,

@@ -5,7 +5,7 @@ use crate::fleet::{Lanes, NodeIndex, NodePlace};
 use crate::model::PPM;
 use crate::node_selector::NodeSelector;
 use crate::policy::Combine;
-use crate::prepared_request::PreparedRequest;
+use crate::prepared_request::{Notice, PreparedRequest};
 
 pub(super) static PREFERRED_PLACE: Scorer = Scorer {
     name: "preferred-place",
@@ -36,6 +36,18 @@ pub(super) static PREFERRED_PLACE: Scorer = Scorer {
         },
     }),
 };
+
+/// Notices for the caller, whatever the result is: also that nothing scores what it prefers.
+pub(crate) fn notices_of(prepared: &PreparedRequest<'_>) -> Vec<Notice> {
+    let mut notices = prepared.notices.clone();
+    if !prepared.request.preferred_places.is_empty() {
+        let mut scorers = prepared.policy.weights().map(|(id, _)| id.scorer().name);
+        if !scorers.any(|name| name == PREFERRED_PLACE.name) {
+            notices.push(Notice::PreferenceIgnored { policy: prepared.policy.name().to_owned() });
+        }
+    }
+    notices
+}
 
 /// The value of a node that fits none of them.
 fn without_any(prepared: &PreparedRequest<'_>) -> u32 {

@@ -18,6 +18,8 @@ pub(crate) struct WeightedScorers {
     pub(crate) spread_racks: u32,
     /// Whether a tenant's instances count beyond their workload.
     pub(crate) counts_tenants: bool,
+    /// Whether the measured load of nodes counts.
+    pub(crate) counts_measured_load: bool,
     /// Whether totals can be scanned from columns: a plain sum of terms, none of which compares
     /// the surviving nodes with each other.
     pub(crate) is_columnar: bool,
@@ -37,6 +39,7 @@ impl WeightedScorers {
             match id.scorer().name {
                 "spread-racks" => scorers.spread_racks = weight,
                 "fewest-of-owner" => scorers.counts_tenants = true,
+                "measured-load" => scorers.counts_measured_load = true,
                 _ => {}
             }
         }

@@ -292,7 +292,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn create(&mut self, revision: i64, slot: u32, holder: Option<&Member>, cause: Cause) {
+    pub(super) fn create(
+        &mut self,
+        revision: i64,
+        slot: u32,
+        holder: Option<&Member>,
+        cause: Cause,
+    ) {
         let class = slot_kind(self.desired, slot);
         let in_place_of = holder.map(|it| it.id);
         self.plan.steps.push(Step::Create { revision, slot, class, in_place_of, cause });

@@ -27,6 +27,8 @@ pub struct DesiredState<'a> {
     pub paused: bool,
     /// Whether it has a volume, which one instance at a time may use.
     pub single_writer: bool,
+    /// Whether members of the revision that should run keep ending, or find no place.
+    pub failing: bool,
 }
 
 /// The state of a member.

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_seats_are_on_demand() {
+    fn the_lowest_slots_are_on_demand() {
         let cases = [
             // limit, one of each, replicas, on-demand slots
             (Some(3), false, Some(5), 3),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_has_a_kind_only_while_the_rule_is_in_force() {
+    fn a_slot_has_a_kind_only_while_the_rule_is_in_force() {
         let rule = rule(Some(1), false);
         assert_eq!(slot_class(&rule, Some(2), 0), Some(CapacityType::OnDemand));
         assert_eq!(slot_class(&rule, Some(2), 1), Some(CapacityType::Spot));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_seat_is_the_first_gap() {
+    fn the_lowest_free_slot_is_the_first_gap() {
         let cases: [(&[u32], u32); 6] = [
             (&[], 0),
             (&[0, 1, 2], 3),

@@ -1,6 +1,8 @@
 //! Roll-outs: which old members are released now, and how many new ones may be created.
 //!
-//! It never creates a member of an old revision, and is not used while roll-outs are paused.
+//! A member of an old revision is created only in place of one that was lost, and only while no
+//! member of the new revision runs: a revision that never runs must not take the old one's
+//! availability with it. Not used while roll-outs are paused.
 
 use std::cmp::Reverse;
 
@@ -11,11 +13,28 @@ use super::slots::deletion_cost;
 use super::view::{OccupiedSlot, count};
 use crate::model::CapacityType;
 
+/// What an old revision must make up for while no new member runs.
+struct OldRefill {
+    /// The revision that has run.
+    revision: i64,
+    /// Slots of it in which a member starts, and that stay for now.
+    starting: Vec<u32>,
+    /// How many more are needed.
+    missing: u32,
+}
+
+impl OldRefill {
+    fn keeps(&self, member: &Member) -> bool {
+        member.revision == self.revision && self.starting.contains(&member.slot)
+    }
+}
+
 impl<'a> Planner<'a> {
     /// Releases old members as far as the strategy allows now, and returns how many new ones may be
     /// created. Both are counted from the actual members, because steps are done in any order.
     pub(super) fn take_over(&mut self) -> u32 {
         let room = self.room();
+        let refill = self.old_refill();
         match self.desired.rolling.strategy {
             Strategy::Recreate => self.release_old(),
             Strategy::BlueGreen => {
@@ -26,9 +45,69 @@ impl<'a> Planner<'a> {
                     self.trim_old();
                 }
             }
-            Strategy::Rolling => self.roll(),
+            Strategy::Rolling => self.roll(refill.as_ref()),
         }
-        room
+        room - refill.map_or(0, |refill| self.refill_old(&refill, room))
+    }
+
+    /// How many members must run.
+    fn floor(&self) -> u32 {
+        let replicas = self.desired.replicas;
+        match self.desired.rolling.strategy {
+            Strategy::Recreate => 0,
+            Strategy::BlueGreen => replicas,
+            Strategy::Rolling => {
+                replicas.saturating_sub(self.desired.rolling.surge_and_unavailable(replicas).1)
+            }
+        }
+    }
+
+    /// What the old revision must make up for, if no new member runs and too few old ones do. Only a
+    /// revision that has run counts: another that never did would not help.
+    fn old_refill(&self) -> Option<OldRefill> {
+        let lacking = self.floor().saturating_sub(self.available);
+        if lacking == 0 || self.slots_of_current().any(|occupied| occupied.is_available()) {
+            return None;
+        }
+        let old = self.slots.iter().flat_map(|occupied| occupied.members());
+        let ran = old.filter(|it| !self.is_current(it) && it.state == MemberState::Ready);
+        let revision = ran.map(|it| it.revision).max()?;
+        let is_starting = |occupied: &OccupiedSlot<'_>| {
+            occupied.holder.revision == revision
+                && occupied.holder.is_live()
+                && !occupied.is_available()
+        };
+        let starting = self.slots.iter().copied().filter(is_starting);
+        let usable = usize::try_from(lacking).unwrap_or(usize::MAX);
+        let starting: Vec<u32> = starting.map(|it| it.holder.slot).take(usable).collect();
+        let missing = lacking - count(starting.iter());
+        Some(OldRefill { revision, starting, missing })
+    }
+
+    /// Creates the missing old members, at most `room` of them, and returns how many.
+    fn refill_old(&mut self, refill: &OldRefill, room: u32) -> u32 {
+        let mut missing = refill.missing.min(room);
+        let of_revision = |it: &&OccupiedSlot<'a>| it.holder.revision == refill.revision;
+        let highest = self.slots.iter().filter(of_revision).map(|it| it.holder.slot).max();
+        // More replicas may be wanted than there were old members. Those that were never there are
+        // not created: the new revision has its try first, and takes the room.
+        let is_rolling = self.desired.rolling.strategy == Strategy::Rolling;
+        let is_tried = self.desired.failing || self.slots_of_current().any(|it| it.is_live());
+        let width = if is_rolling && is_tried { self.desired.replicas } else { 0 };
+        let mut created = 0;
+        for slot in 0..width.max(highest.map_or(0, |highest| highest + 1)) {
+            let mut same = self.slots.iter().filter(of_revision);
+            let occupied = same.find(|it| it.holder.slot == slot);
+            if missing == 0 || occupied.is_some_and(|it| it.is_live() || it.is_available()) {
+                continue;
+            }
+            let holder = occupied.map(|it| it.holder);
+            let is_lost = holder.is_some_and(|it| it.host == HostState::Lost);
+            let cause = if is_lost { Cause::NodeLost } else { Cause::Missing };
+            self.create(refill.revision, slot, holder, cause);
+            (missing, created) = (missing - 1, created + 1);
+        }
+        created
     }
 
     fn room(&self) -> u32 {
@@ -73,14 +152,18 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Members that do not run are released at once; running ones while enough others run.
-    fn roll(&mut self) {
-        let (_, unavailable) = self.desired.rolling.surge_and_unavailable(self.desired.replicas);
-        let floor = self.desired.replicas.saturating_sub(unavailable);
+    /// Members that do not run are released at once, unless they are needed; running ones while
+    /// enough others run.
+    fn roll(&mut self, refill: Option<&OldRefill>) {
+        let floor = self.floor();
         let mut running = self.old_slots();
         for occupied in &running {
             for member in occupied.staying().filter(|it| it.state != MemberState::Ready) {
-                self.release(member, Cause::RollOut);
+                if refill.is_some_and(|refill| refill.keeps(member)) {
+                    self.block(member, Cause::RollOut, Blocker::MaxUnavailable);
+                } else {
+                    self.release(member, Cause::RollOut);
+                }
             }
         }
         running.retain(|occupied| occupied.is_available());

@@ -1,8 +1,8 @@
 //! A fix, done to the letter on a copy of everything: what its text says, and nothing else.
 
 use berth_engine::{
-    Batch, BatchMode, Fix, InstanceRequest, NodeFacts, NodeId, NodeState, PlatformBounds, Refusal,
-    Timestamp, TraitValue,
+    Amounts, Batch, BatchMode, Fix, InstanceRequest, NodeFacts, NodeId, NodeState, PlatformBounds,
+    Refusal, Timestamp, TraitValue,
 };
 
 use crate::fleets::Scene;
@@ -10,14 +10,14 @@ use crate::is_legal;
 use crate::oracle::twin::Twin;
 
 /// What was asked, and how much of it must be placed.
-#[derive(Clone)]
-pub(crate) struct Asked {
+#[derive(Clone, Debug)]
+pub(crate) struct RequestUnderTest {
     pub(crate) requests: Vec<InstanceRequest>,
     mode: BatchMode,
     budget: Option<u32>,
 }
 
-impl Asked {
+impl RequestUnderTest {
     pub(crate) fn one(request: &InstanceRequest) -> Self {
         Self { requests: vec![request.clone()], mode: BatchMode::AllOrNothing, budget: None }
     }
@@ -52,7 +52,7 @@ impl Asked {
 /// Does what a fix says to copies of fleet and request, and asks again.
 pub(crate) fn try_fix(
     scene: &Scene,
-    asked: &Asked,
+    asked: &RequestUnderTest,
     refusal: &Refusal,
     fix: &Fix,
 ) -> Result<(), String> {
@@ -81,8 +81,14 @@ pub(crate) fn try_fix(
     if is_legal(&twin.world, scene, &placed) { Ok(()) } else { Err("not legal".to_owned()) }
 }
 
-fn apply(twin: &mut Twin, asked: &mut Asked, refusal: &Refusal, fix: &Fix) -> Result<(), String> {
-    let change_all = |asked: &mut Asked, change: &dyn Fn(&mut InstanceRequest) -> bool| {
+fn apply(
+    twin: &mut Twin,
+    asked: &mut RequestUnderTest,
+    refusal: &Refusal,
+    fix: &Fix,
+) -> Result<(), String> {
+    let change_all = |asked: &mut RequestUnderTest,
+                      change: &dyn Fn(&mut InstanceRequest) -> bool| {
         let named = asked.requests.iter().find(|request| request.id == refusal.instance);
         let class = named.expect("a member").clone();
         let same = asked.requests.iter_mut().filter(|request| request.same_class(&class));
@@ -138,6 +144,10 @@ fn apply(twin: &mut Twin, asked: &mut Asked, refusal: &Refusal, fix: &Fix) -> Re
             asked.mode = BatchMode::AtLeast(usize::try_from(*count).expect("a count"));
             Ok(())
         }
+        Fix::Count { .. }
+        | Fix::ChangePool { .. }
+        | Fix::RaiseQuota { .. }
+        | Fix::SetPool { .. } => Err(format!("{fix} is about no node")),
         Fix::Combined { changes } => {
             assert!(changes.len() > 1, "one change is not combined");
             changes.iter().try_for_each(|one| apply(twin, asked, refusal, one))
@@ -214,4 +224,30 @@ fn mend(twin: &mut Twin, filter: &str, id: &NodeId) -> Result<(), String> {
     }
     twin.add_node(&facts);
     Ok(())
+}
+
+/// The same new node, with one unit less of one thing each.
+pub(crate) fn smaller_nodes(fix: &Fix) -> Vec<Fix> {
+    let Fix::AddNode { shape, count, facts } = fix else { return Vec::new() };
+    let dimensions: [fn(&mut Amounts) -> &mut u32; 4] = [
+        |shape| &mut shape.cpu_milli,
+        |shape| &mut shape.memory_mib,
+        |shape| &mut shape.disk_mib,
+        |shape| &mut shape.bandwidth_mbps,
+    ];
+    let mut smaller = Vec::new();
+    for amount in dimensions {
+        let mut shape = *shape;
+        if *amount(&mut shape) > 0 {
+            *amount(&mut shape) -= 1;
+            let facts = NodeFacts { capacity: Some(shape), ..(**facts).clone() };
+            smaller.push(Fix::AddNode { shape, count: *count, facts: Box::new(facts) });
+        }
+    }
+    for (class, &has) in facts.extra.iter().filter(|(_, has)| **has > 0) {
+        let mut facts = (**facts).clone();
+        facts.extra.insert(class.clone(), has - 1);
+        smaller.push(Fix::AddNode { shape: *shape, count: *count, facts: Box::new(facts) });
+    }
+    smaller
 }

@@ -13,7 +13,7 @@ mod apply;
 mod fleets;
 mod tally;
 
-use apply::Asked;
+use apply::RequestUnderTest;
 use berth_engine::{Batch, InstanceRequest, PlaceError, Refusal};
 use fleets::Scene;
 use oracle::decide::{Answer, decide, fits};
@@ -42,7 +42,7 @@ fn ask_one(scene: &mut Scene, request: &InstanceRequest, tally: &mut Tally) {
         (Err(PlaceError::Refused(refusal)), Answer::Refused(why)) => {
             tally::check_counts(&refusal, &why);
             tally.refusal(&refusal, false);
-            let asked = Asked::one(request);
+            let asked = RequestUnderTest::one(request);
             judge(scene, &asked, &refusal, tally);
         }
         (found, expected) => panic!("{found:?} and {expected:?} for {request:?}"),
@@ -77,8 +77,8 @@ fn ask_batch(scene: &mut Scene, batch: &Batch, tally: &mut Tally) {
             |other: &&InstanceRequest| !placed.contains(&other.id) && other.same_class(member);
         let rest = batch.requests.iter().filter(left_out).cloned();
         let asked = match placed.is_empty() {
-            true => Asked::all(batch),
-            false => Asked::rest(rest.collect()),
+            true => RequestUnderTest::all(batch),
+            false => RequestUnderTest::rest(rest.collect()),
         };
         tally.refusal(refusal, true);
         judge(scene, &asked, refusal, tally);
@@ -86,13 +86,17 @@ fn ask_batch(scene: &mut Scene, batch: &Batch, tally: &mut Tally) {
 }
 
 /// Does every fix to a copy, asks again, and lets the oracle check the result.
-fn judge(scene: &Scene, asked: &Asked, refusal: &Refusal, tally: &mut Tally) {
+fn judge(scene: &Scene, asked: &RequestUnderTest, refusal: &Refusal, tally: &mut Tally) {
     for fix in &refusal.fixes {
         let worked = apply::try_fix(scene, asked, refusal, fix);
         if let Err(problem) = &worked {
             tally.failed(scene, fix, problem);
         }
         tally.fix(fix, worked.is_ok(), asked.is_batch());
+        for less in apply::smaller_nodes(fix).into_iter().filter(|_| !asked.is_batch()) {
+            let enough = apply::try_fix(scene, asked, refusal, &less).is_ok();
+            assert!(!enough, "{less} is enough, and {fix} is proposed for {asked:?}");
+        }
     }
 }
 

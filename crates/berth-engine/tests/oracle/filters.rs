@@ -1,5 +1,7 @@
 //! Every rule that can remove a node, written from what the rules are said to do.
 
+use std::collections::BTreeSet;
+
 use berth_engine::affinity::{Operator, Strength};
 use berth_engine::policy::{CpuRule, Policy, TraitRule};
 use berth_engine::{
@@ -176,23 +178,21 @@ fn valid(node: &NodeFacts) -> bool {
         && node.capacity.is_none_or(reserve_fits)
 }
 
-/// Of the boots since the last success, two failed that not one tenant alone had, the older of them
-/// within the window.
+/// Of the boots since the last success, two failed by the node's fault, or three for different
+/// reasons, where a tenant is one reason: the newest such failures are within the window.
 fn sick(q: &Question<'_>) -> Verdict {
     let boots = &q.node.boots;
     let since = boots.iter().rposition(|boot| !boot.failed).map_or(0, |success| success + 1);
     let failures = &boots[since..];
-    let mut older_of_pairs = Vec::new();
-    for (place, newer) in failures.iter().enumerate() {
-        for older in &failures[..place] {
-            let of_one_tenant = newer.tenant.is_some() && newer.tenant == older.tenant;
-            if !of_one_tenant {
-                older_of_pairs.push(older.at.0);
-            }
-        }
-    }
-    let Some(newest) = older_of_pairs.into_iter().max() else { return Ok(()) };
-    let until = newest + i64::from(q.policy.filters().sick_window_s);
+    // Every failure with all that came after it: the newest that suffices decides.
+    let suffices = |place: &usize| {
+        let since = &failures[*place..];
+        let by_node = since.iter().filter(|boot| boot.tenant.is_none()).count();
+        let tenants: BTreeSet<_> = since.iter().filter_map(|boot| boot.tenant.as_ref()).collect();
+        by_node >= 2 || by_node + tenants.len() >= 3
+    };
+    let Some(newest) = (0..failures.len()).rev().find(suffices) else { return Ok(()) };
+    let until = failures[newest].at.0 + i64::from(q.policy.filters().sick_window_s);
     if q.now.0 < until { Err(Some(i128::from(until - q.now.0))) } else { Ok(()) }
 }
 

@@ -42,6 +42,10 @@ pub fn check(
             | Fix::AddNode { .. }
             | Fix::Fewer { .. }
             | Fix::Combined { .. } => {}
+            Fix::Count { .. }
+            | Fix::ChangePool { .. }
+            | Fix::RaiseQuota { .. }
+            | Fix::SetPool { .. } => return Err(format!("{fix:?} is about no node")),
         }
     }
     let mut expected: Vec<(&str, String, Vec<NodeId>)> = Vec::new();
@@ -89,9 +93,7 @@ pub fn try_out(
                 mended.fleet_mut().add_node(facts).map_err(|error| format!("{fix:?}: {error}"))?;
                 Some(facts.id.clone())
             }
-            Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Fewer { .. } | Fix::Combined { .. } => {
-                continue;
-            }
+            _ => continue,
         };
         let node = node.expect("operators see nodes");
         if let Err(reason) = mended.check(request, &node, now) {

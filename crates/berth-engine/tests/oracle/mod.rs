@@ -24,7 +24,7 @@ use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
 
 /// The usual settings; `PROPTEST_CASES` counts, and without it there are this many cases.
-#[allow(clippy::disallowed_methods, reason = "whoever runs the tests says how many cases")]
+#[allow(clippy::disallowed_methods, reason = "the person who runs the tests says how many cases")]
 pub fn config(regressions: &'static str, cases: u32) -> ProptestConfig {
     let usual = ProptestConfig::default();
     let asked = std::env::var_os("PROPTEST_CASES").is_some();

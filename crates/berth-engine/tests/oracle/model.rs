@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use berth_engine::affinity::{Candidate, Rule, Topology};
 use berth_engine::{
-    BootOutcome, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState, Timestamp,
-    Volume,
+    BootOutcome, Group, InstanceId, InstanceRequest, MeasuredLoad, NodeFacts, NodeId, NodeState,
+    Timestamp, Volume,
 };
 
 /// Boots that are remembered of a node.
@@ -65,6 +65,12 @@ impl World {
     pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) {
         if let Some(node) = self.node_mut(id) {
             node.heartbeat_at = node.heartbeat_at.max(at);
+        }
+    }
+
+    pub fn set_load(&mut self, id: &NodeId, load: Option<MeasuredLoad>) {
+        if let Some(node) = self.node_mut(id) {
+            node.load = load;
         }
     }
 

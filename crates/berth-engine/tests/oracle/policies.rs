@@ -71,6 +71,7 @@ fn options(rng: &mut Rng, text: &mut String) {
         "missed_reboot = \"soonest\"",
         "owner_spread = true",
         "failure_half_life_s = 300",
+        "load_max_age_s = 30",
         "shapes = [{ cpu_milli = 500, memory_mib = 700 }, { cpu_milli = 3000, memory_mib = 900 }]",
         "tent = { idle_ppm = 300000, full_ppm = 100000, peak_ppm = 600000 }",
     ];

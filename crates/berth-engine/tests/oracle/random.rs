@@ -6,8 +6,8 @@
 use berth_engine::affinity::{Strength, Topology};
 use berth_engine::{
     Amounts, BootOutcome, CapacityType, CpuCapMode, Group, GroupKind, InstanceId, LinkState,
-    Network, NodeFacts, NodeId, NodeState, OtherUsage, Platform, PlatformVersion, Ratios,
-    Timestamp, TraitValue, Volume,
+    MeasuredLoad, Network, NodeFacts, NodeId, NodeState, OtherUsage, Platform, PlatformVersion,
+    Ratios, Timestamp, TraitValue, Volume,
 };
 
 /// When a case begins.
@@ -109,7 +109,16 @@ pub fn node(seed: u64, wild: Wildness, now: Timestamp) -> NodeFacts {
     unusual_life(&mut rng, wild, now, &mut facts);
     unusual_size(&mut rng, wild, &mut facts);
     unusual_kind(&mut rng, wild, &mut facts);
+    if rng.chance(60) {
+        facts.load = Some(load(&mut rng));
+    }
     facts
+}
+
+/// How busy a node is; not always in whole steps, which are a matter of who keeps it.
+pub fn load(rng: &mut Rng) -> MeasuredLoad {
+    let share = |rng: &mut Rng| u16::try_from(rng.number(0, 1000)).expect("small");
+    MeasuredLoad { cpu_permille: share(rng), memory_permille: rng.chance(50).then(|| share(rng)) }
 }
 
 fn unusual_life(rng: &mut Rng, Wildness(odds): Wildness, now: Timestamp, facts: &mut NodeFacts) {

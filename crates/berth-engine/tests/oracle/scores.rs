@@ -101,9 +101,23 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
             FULL * i128::from(node.capacity_type == c.policy.options().prefer_capacity)
         }
         "reservoir" => FULL * i128::from(!node.reservoir),
+        "measured-load" => measured_load(c, node),
         "random" => random(c.request, node),
         other => panic!("no scorer is called {other}"),
     }
+}
+
+/// What is idle, on average over what is measured; half of what is not known or too old.
+fn measured_load(c: &Contest<'_>, node: &NodeFacts) -> i128 {
+    let age = c.now.0.saturating_sub(node.heartbeat_at.0);
+    let is_fresh = age <= i64::from(c.policy.options().load_max_age_s);
+    let Some(load) = node.load.filter(|_| is_fresh) else { return FULL / 2 };
+    let shares: Vec<i128> = [Some(load.cpu_permille), load.memory_permille]
+        .into_iter()
+        .flatten()
+        .map(i128::from)
+        .collect();
+    FULL - shares.iter().sum::<i128>() * FULL / (1000 * i128::try_from(shares.len()).unwrap())
 }
 
 /// The share of preferences met; without any, what changes neither a sum nor a product.

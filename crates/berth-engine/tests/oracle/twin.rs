@@ -2,8 +2,8 @@
 
 use berth_engine::policy::Policy;
 use berth_engine::{
-    BootOutcome, Engine, Group, InstanceId, InstanceRequest, NodeFacts, NodeId, NodeState,
-    PlaceError, Refusal, Reuse, Timestamp, Volume,
+    BootOutcome, Engine, Group, InstanceId, InstanceRequest, MeasuredLoad, NodeFacts, NodeId,
+    NodeState, PlaceError, Refusal, Reuse, Timestamp, Volume,
 };
 
 use super::decide::{Answer, Why, decide};
@@ -65,6 +65,11 @@ impl Twin {
     pub fn heartbeat(&mut self, id: &NodeId, at: Timestamp) {
         self.engine.fleet_mut().heartbeat(id, at);
         self.world.heartbeat(id, at);
+    }
+
+    pub fn set_load(&mut self, id: &NodeId, load: Option<MeasuredLoad>) {
+        self.engine.fleet_mut().set_load(id, load);
+        self.world.set_load(id, load);
     }
 
     pub fn record_boot(&mut self, id: &NodeId, outcome: BootOutcome) {

@@ -144,12 +144,6 @@ impl Cluster {
         changed
     }
 
-    /// Pods that can be scheduled now.
-    pub fn pending_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        let pending = self.pods.iter().filter(|it| it.is_pending(&self.settings.scheduler));
-        pending.map(|it| &it.pod)
-    }
-
     /// The number of nodes and pods.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

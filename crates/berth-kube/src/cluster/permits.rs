@@ -74,6 +74,8 @@ impl Cluster {
             max: vm.max,
             frozen: entry.pod.deleting,
             whole_units: false,
+            // Nothing is promised twice here, so no machine outgrows its host.
+            host_cpu_milli: None,
             node: free,
             quota: Free::UNLIMITED,
             below_watermark: free,

@@ -7,9 +7,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use super::queue::QueueLengths;
+use crate::metrics::{ResultLabel, add, add_seconds};
 
 /// Buckets for the scheduler's own logic: 10 µs to 100 ms.
 const ALGORITHM_BUCKETS: [f64; 10] =
@@ -25,11 +26,6 @@ pub(crate) enum AttemptResult {
     Preempting,
     Unschedulable,
     NotPending,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -65,80 +61,41 @@ pub(crate) struct Metrics {
     api_errors: Family<CallLabels, Counter>,
 }
 
-/// Registers a metric and returns a handle to it.
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-fn add_seconds(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    buckets: impl IntoIterator<Item = f64>,
-) -> Histogram {
-    let metric = Histogram::new(buckets);
-    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
-    metric
-}
-
 impl Metrics {
     /// Registers all metrics under `berth_scheduler_…`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("berth_scheduler");
         Self {
-            attempts: add(
-                registry,
-                "schedule_attempts",
-                "Scheduling attempts, by result",
-                Family::default(),
-            ),
+            attempts: add(registry, "schedule_attempts", "Scheduling attempts, by result"),
             algorithm_duration: add_seconds(
                 registry,
                 "scheduling_algorithm_duration",
                 "Duration of the scheduling logic of one attempt",
                 ALGORITHM_BUCKETS,
             ),
-            scheduled: add(registry, "pods_scheduled", "Pods bound", Counter::default()),
+            scheduled: add(registry, "pods_scheduled", "Pods bound"),
             binding_duration: add_seconds(
                 registry,
                 "binding_duration",
                 "Duration from reservation to binding",
                 REQUEST_BUCKETS,
             ),
-            bindings: add(registry, "bindings", "Bindings, by result", Family::default()),
+            bindings: add(registry, "bindings", "Bindings, by result"),
             queue_entries: add(
                 registry,
                 "queue_entries",
                 "Pods and gangs in each scheduling queue",
-                Family::default(),
             ),
-            preemptions: add(registry, "preemptions", "Preemptions", Counter::default()),
-            victims: add(
-                registry,
-                "preemption_victims",
-                "Pods deleted by preemption",
-                Counter::default(),
-            ),
-            evictions: add(
-                registry,
-                "evictions",
-                "Evictions from draining nodes, by result",
-                Family::default(),
-            ),
-            leader: add(registry, "leader", "Whether this replica is the leader", Gauge::default()),
+            preemptions: add(registry, "preemptions", "Preemptions"),
+            victims: add(registry, "preemption_victims", "Pods deleted by preemption"),
+            evictions: add(registry, "evictions", "Evictions from draining nodes, by result"),
+            leader: add(registry, "leader", "Whether this replica is the leader"),
             watch_restarts: add(
                 registry,
                 "watch_restarts",
                 "Watches restarted after an error, by kind",
-                Family::default(),
             ),
-            api_errors: add(
-                registry,
-                "api_errors",
-                "Failed API requests, by verb and code",
-                Family::default(),
-            ),
+            api_errors: add(registry, "api_errors", "Failed API requests, by verb and code"),
         }
     }
 

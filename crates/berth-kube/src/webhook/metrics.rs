@@ -7,14 +7,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
+
+use crate::metrics::{ResultLabel, add, add_seconds};
 
 const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 4.0];
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct CapacityLabel {
@@ -70,61 +67,62 @@ impl Metrics {
     /// Registers all metrics under `berth_webhook_…`.
     pub(super) fn new(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("berth_webhook");
-        let metrics = Self {
-            admissions: Family::default(),
-            seconds: Histogram::new(BUCKETS),
-            slots: Family::default(),
-            evictions: Family::default(),
-            adopted: Counter::default(),
-            ledger_errors: Counter::default(),
-            watch_errors: Counter::default(),
-            relists: Counter::default(),
-            misplaced: Gauge::default(),
-            leader: Gauge::default(),
-            certificate_expiry: Gauge::default(),
-            ca_expiry: Gauge::default(),
-            configuration_writes: Counter::default(),
-        };
-        metrics.register(registry);
-        metrics
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        registry.register("admissions", "Admission reviews, by result", self.admissions.clone());
-        registry.register_with_unit(
-            "admission_duration",
-            "Duration of admission reviews",
-            Unit::Seconds,
-            self.seconds.clone(),
-        );
-        registry.register("slots", "Assigned slots, by capacity type", self.slots.clone());
-        let help = "Evictions of misplaced pods, by result: evicted, budget, failed";
-        registry.register("evictions", help, self.evictions.clone());
-        let help = "Pods that got a slot without an admission by this webhook";
-        registry.register("adopted_pods", help, self.adopted.clone());
-        let help = "Failed requests to the ledger or the API server";
-        registry.register("ledger_errors", help, self.ledger_errors.clone());
-        registry.register(
-            "watch_errors",
-            "Watches restarted after an error",
-            self.watch_errors.clone(),
-        );
-        let help = "Lists of pods because a slot seemed to be orphaned";
-        registry.register("pod_relists", help, self.relists.clone());
-        let help = "Pods on another capacity type than their slot";
-        registry.register("misplaced_pods", help, self.misplaced.clone());
-        let help = "Whether this replica is the leader, which evicts misplaced pods";
-        registry.register("leader", help, self.leader.clone());
-        let help = "Expiry of the serving certificate, in seconds since 1970";
-        registry.register(
-            "certificate_expiration_timestamp_seconds",
-            help,
-            self.certificate_expiry.clone(),
-        );
-        let help = "Expiry of the CA certificate, in seconds since 1970";
-        registry.register("ca_expiration_timestamp_seconds", help, self.ca_expiry.clone());
-        let help = "Writes of the webhook configuration";
-        registry.register("configuration_writes", help, self.configuration_writes.clone());
+        Self {
+            admissions: add(registry, "admissions", "Admission reviews, by result"),
+            seconds: add_seconds(
+                registry,
+                "admission_duration",
+                "Duration of admission reviews",
+                BUCKETS,
+            ),
+            slots: add(registry, "slots", "Assigned slots, by capacity type"),
+            evictions: add(
+                registry,
+                "evictions",
+                "Evictions of misplaced pods, by result: evicted, budget, failed",
+            ),
+            adopted: add(
+                registry,
+                "adopted_pods",
+                "Pods that got a slot without an admission by this webhook",
+            ),
+            ledger_errors: add(
+                registry,
+                "ledger_errors",
+                "Failed requests to the ledger or the API server",
+            ),
+            watch_errors: add(registry, "watch_errors", "Watches restarted after an error"),
+            relists: add(
+                registry,
+                "pod_relists",
+                "Lists of pods because a slot seemed to be orphaned",
+            ),
+            misplaced: add(
+                registry,
+                "misplaced_pods",
+                "Pods on another capacity type than their slot",
+            ),
+            leader: add(
+                registry,
+                "leader",
+                "Whether this replica is the leader, which evicts misplaced pods",
+            ),
+            certificate_expiry: add(
+                registry,
+                "certificate_expiration_timestamp_seconds",
+                "Expiry of the serving certificate, in seconds since 1970",
+            ),
+            ca_expiry: add(
+                registry,
+                "ca_expiration_timestamp_seconds",
+                "Expiry of the CA certificate, in seconds since 1970",
+            ),
+            configuration_writes: add(
+                registry,
+                "configuration_writes",
+                "Writes of the webhook configuration",
+            ),
+        }
     }
 
     /// Counts an admission.

@@ -327,7 +327,7 @@ impl WebhookRuntime {
     async fn reconcile_existing_pods(
         &self,
         reconciler: &Arc<SlotReconciler>,
-        watched: &watch::Watched,
+        watched: &watch::WatchedStores,
         metrics: &Arc<Metrics>,
     ) -> bool {
         let (listed, mut is_listed) = signal::channel(false);

@@ -109,6 +109,7 @@ impl SettledWorkload {
             rolling: &Rolling::default(),
             paused: false,
             single_writer: false,
+            failing: false,
         };
         reconcile(&desired, &members)
     }

@@ -137,8 +137,8 @@ impl SlotStore {
         fn failed(error: impl std::error::Error) -> OpenError {
             OpenError::Ledger(chain(&error))
         }
-        let (catalog, notes, _) = Catalog::start().map_err(failed)?;
         let mut options = PlacerOptions::new(Policy::from_toml(POLICY)?);
+        let (catalog, notes, _) = Catalog::start(&options.supervisor, None).map_err(failed)?;
         options.notes = Some(notes);
         // An embedded ledger has no other writers to follow.
         options.follow_every = match &backend {
@@ -192,6 +192,10 @@ impl SlotStore {
                 // Another replica was faster: its write arrives with the log.
                 Outcome::Stale { .. } => tokio::time::sleep(Duration::from_millis(30)).await,
                 Outcome::Impossible(why) => return Err(SlotStoreError::Refused(why)),
+                Outcome::TenantRemoving(tenant) => {
+                    let why = format!("tenant {tenant} is being removed");
+                    return Err(SlotStoreError::Refused(why));
+                }
             }
         }
         Err(SlotStoreError::Refused("other replicas keep changing the workload".to_owned()))
@@ -239,7 +243,7 @@ impl SlotStore {
                     let code = refusals.first().map_or("no node", |it| it.code.as_ref());
                     return Err(SlotStoreError::Refused(code.to_owned()));
                 }
-                PlaceAnswer::Refused(by) => {
+                PlaceAnswer::Refused(by, _) => {
                     return Err(SlotStoreError::Refused(by.code().to_owned()));
                 }
                 PlaceAnswer::Unknown(error) => return Err(error.into()),

@@ -33,7 +33,7 @@ pub(super) struct ChangedObject {
 }
 
 /// Watched copies of everything but pods.
-pub(super) struct Watched {
+pub(super) struct WatchedStores {
     pub(super) stores: Stores,
     pub(super) nodes: Store<PartialObjectMeta<Node>>,
     /// Objects that may have changed.
@@ -45,7 +45,7 @@ pub(super) fn watch_controllers(
     client: &Client,
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
-) -> Watched {
+) -> WatchedStores {
     let (changed, changes) = mpsc::unbounded_channel();
     let notify = move |kind: &'static str| {
         let changed = changed.clone();
@@ -81,7 +81,7 @@ pub(super) fn watch_controllers(
         it.metadata.managed_fields = None;
         it.metadata.annotations = None;
     });
-    Watched {
+    WatchedStores {
         stores: Stores {
             deployments: watch_into_store(deployments, metrics, notify("Deployment")),
             replica_sets: watch_into_store(sets, metrics, notify("ReplicaSet")),

@@ -1,4 +1,4 @@
-//! Pods that must be beside or away from others.
+//! Pods that must be near or away from others.
 
 use serde_json::{Value, json};
 
@@ -131,8 +131,8 @@ fn terminating_pods_still_count() {
     let there = [patched(pod_on("a1", "web", &json!({"app": "web"})), &going)];
     let away = pod("new", &rule("podAntiAffinity", &json!([web()])));
     assert_eq!(broken(&nodes(), &there, &[], &away, "a1"), ["anti-affinity"]);
-    let beside = pod("new", &rule("podAffinity", &json!([web()])));
-    assert_eq!(broken(&nodes(), &there, &[], &beside, "a1"), FINE);
+    let with_affinity = pod("new", &rule("podAffinity", &json!([web()])));
+    assert_eq!(broken(&nodes(), &there, &[], &with_affinity, "a1"), FINE);
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn the_final_state_shows_pods_that_should_be_apart_or_together() {
     assert_eq!(rules(&[on("a1", "x"), on("b1", "y")]), FINE);
     let both = ["anti-affinity", "anti-affinity-of-others"];
     assert_eq!(rules(&[on("a1", "x"), on("a2", "y")]), [both, both].concat());
-    let beside = rule("podAffinity", &json!([web()]));
-    let lone = patched(pod_on("a1", "lone", &json!({})), &beside);
+    let with_affinity = rule("podAffinity", &json!([web()]));
+    let lone = patched(pod_on("a1", "lone", &json!({})), &with_affinity);
     assert_eq!(rules(std::slice::from_ref(&lone)), ["affinity"]);
     assert_eq!(rules(&[lone, pod_on("a2", "web", &json!({"app": "web"}))]), FINE);
 }

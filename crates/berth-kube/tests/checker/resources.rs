@@ -54,7 +54,7 @@ fn quantities_of_every_notation_are_the_same_amounts() {
 fn init_containers_sidecars_overhead_and_pod_level_requests_count_as_documented() {
     let sidecar = patched(container("proxy", "200m", "10Mi"), &json!({"restartPolicy": "Always"}));
     let cases = [
-        // The step beside the sidecar is larger than what runs: 2 + 0.2.
+        // The step next to the sidecar is larger than what runs: 2 + 0.2.
         (json!({"initContainers": [sidecar, container("then", "2", "1")]}), 2200),
         // The step before the sidecar is alone.
         (json!({"initContainers": [container("first", "2", "1"), sidecar]}), 2000),

@@ -72,7 +72,7 @@ fn histories_come_to_every_kind_of_outcome() {
         "gang is refused",
         "is given up",
         "node is gone",
-        "starts anew",
+        "starts again",
         "do not go",
     ];
     let mut seen = vec![0; wanted.len()];

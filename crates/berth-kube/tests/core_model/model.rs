@@ -1,5 +1,5 @@
 //! The objects of an imagined API server, told to the core and to the checker alike, and what the
-//! core holds beside them.
+//! core holds next to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -187,7 +187,7 @@ impl Model {
         check_placement(&self.world, &self.pods[key], node)
     }
 
-    /// A core that was told the same objects anew, in an order of its own. What was held is bound.
+    /// A core that was told the same objects again, in an order of its own. What was held is bound.
     pub(crate) fn rebuilt(&self, rng: &mut Rng) -> Cluster {
         let mut core = core(self.policy);
         let mut told: Vec<&Value> = self.nodes.values().chain(self.namespaces.values()).collect();
@@ -210,7 +210,7 @@ impl Model {
         core
     }
 
-    /// The core says the same as one that was told everything anew, about pods that wait and about
+    /// The core says the same as one that was told everything again, about pods that wait and about
     /// one that nobody has seen.
     pub(crate) fn compare_with_rebuilt(&mut self, rng: &mut Rng) {
         // A place held on a node that is gone is told by nobody.
@@ -239,7 +239,7 @@ impl Model {
         self.must_agree(&probe.to_string(), both);
     }
 
-    /// Whoever was refused may be tried again, if there is news.
+    /// The one that was refused may be tried again, if there is news.
     pub(crate) fn hear_news(&mut self) {
         if self.core.take_changed() {
             self.refused.clear();
@@ -257,7 +257,7 @@ impl Model {
         if this.0.as_ref().is_some_and(|it| !self.nodes.contains_key(&**it)) {
             this.0 = None;
         }
-        assert_eq!(this, fresh, "a core told anew sees {what} otherwise\n{}", self.story());
+        assert_eq!(this, fresh, "a core told again sees {what} otherwise\n{}", self.story());
     }
 
     /// What happened so far.

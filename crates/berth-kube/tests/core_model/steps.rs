@@ -148,7 +148,7 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
             assert!(!wrong.is_empty(), "{spared} would go in vain\n{}", model.story());
         }
     }
-    // As Kubernetes does: those of lower priority that were promised the same node look anew.
+    // As Kubernetes does: those of lower priority that were promised the same node look again.
     let nominated = |it: &&String| {
         let other = &model.pods[*it];
         other["status"]["nominatedNodeName"] == *node
@@ -277,11 +277,11 @@ fn gang(model: &mut Model, rng: &mut Rng) {
     }
 }
 
-/// The scheduler starts anew: what was held and not bound is not held any more.
+/// The scheduler starts again: what was held and not bound is not held any more.
 fn restart(model: &mut Model, rng: &mut Rng) {
     let held: Vec<String> = model.reserved.keys().cloned().collect();
     held.iter().for_each(|it| model.unreserve(it));
-    model.log.push("the scheduler starts anew".to_owned());
+    model.log.push("the scheduler starts again".to_owned());
     model.core = model.rebuilt(rng);
     model.refused.clear();
 }

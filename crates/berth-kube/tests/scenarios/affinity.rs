@@ -1,4 +1,4 @@
-//! Pods beside and away from others, by the examples of the page "Assigning Pods to Nodes".
+//! Pods near and away from others, by the examples of the page "Assigning Pods to Nodes".
 
 use serde_json::{Value, json};
 
@@ -126,15 +126,16 @@ fn anti_affinity_is_symmetric_in_whole_domains() {
 #[test]
 fn terminating_pods_count_until_they_are_deleted_and_ended_ones_do_not() {
     let away = patched(pod("new", &json!({})), &must("podAntiAffinity", &[term("app", "a", HOST)]));
-    let beside = patched(pod("new", &json!({})), &must("podAffinity", &[term("app", "a", HOST)]));
+    let with_affinity =
+        patched(pod("new", &json!({})), &must("podAffinity", &[term("app", "a", HOST)]));
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     let mut objects = zones();
     objects.push(patched(pod_on("v1", "a", &json!({"app": "a"})), &going));
     assert_eq!(nodes_for(&objects, &away), ["nowhere", "r1", "v2"]);
-    assert_eq!(nodes_for(&objects, &beside), ["v1"]);
+    assert_eq!(nodes_for(&objects, &with_affinity), ["v1"]);
     objects[4] = patched(objects[4].clone(), &json!({"status": {"phase": "Failed"}}));
     assert_eq!(nodes_for(&objects, &away), ["nowhere", "r1", "v1", "v2"]);
-    assert!(nodes_for(&objects, &beside).is_empty());
+    assert!(nodes_for(&objects, &with_affinity).is_empty());
 }
 
 #[test]
@@ -223,16 +224,16 @@ fn pods_of_a_deleted_node_do_not_count_for_affinity() {
     objects.push(pod_on("v1", "web", &json!({"app": "web"})));
     let mut core = Core::of(&objects);
     core.tell(&pod("away", &must("podAntiAffinity", &[term("app", "web", ZONE)])));
-    core.tell(&pod("beside", &must("podAffinity", &[term("app", "web", ZONE)])));
+    core.tell(&pod("near", &must("podAffinity", &[term("app", "web", ZONE)])));
     assert_eq!(core.nodes_for("away"), ["nowhere", "r1"]);
-    assert_eq!(core.nodes_for("beside"), ["v1", "v2"]);
+    assert_eq!(core.nodes_for("near"), ["v1", "v2"]);
     core.cluster.remove_node("v1");
     assert_eq!(core.nodes_for("away"), ["nowhere", "r1", "v2"]);
-    assert!(core.nodes_for("beside").is_empty());
+    assert!(core.nodes_for("near").is_empty());
     // It is back, in another zone.
     core.tell(&node_in("R", "v1"));
     assert_eq!(core.nodes_for("away"), ["nowhere", "v2"]);
-    assert_eq!(core.nodes_for("beside"), ["r1", "v1"]);
+    assert_eq!(core.nodes_for("near"), ["r1", "v1"]);
     // An explanation of a pod on a node that is gone does not lose the pod.
     core.cluster.remove_node("v1");
     core.explain("web");

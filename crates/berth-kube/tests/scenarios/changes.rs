@@ -45,12 +45,12 @@ fn a_pod_that_is_deleted_ends_or_is_unreserved_is_a_change() {
 
 #[test]
 fn a_new_pod_is_a_change_for_pods_with_affinity_to_it() {
-    let beside = json!({"spec": {"affinity": {"podAffinity": {
+    let with_affinity = json!({"spec": {"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": ZONE}
         ]
     }}}});
-    let mut core = Core::of(&[node_in("a", "n1"), pod("waits", &beside)]);
+    let mut core = Core::of(&[node_in("a", "n1"), pod("waits", &with_affinity)]);
     core.refusal("waits");
     core.cluster.take_changed();
     core.tell(&pod_on("n1", "unlike", &json!({"app": "db"})));

@@ -90,12 +90,12 @@ fn the_names_of_members_do_not_decide_whether_they_fit() {
 
 #[test]
 fn a_member_with_affinity_to_another_may_come_first_in_name() {
-    let beside = json!({"spec": {"affinity": {"podAffinity": {
+    let with_affinity = json!({"spec": {"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "kubernetes.io/hostname"}
         ]
     }}}});
-    let mut core = Core::of(&[cores("n1", "2"), patched(member("a", "1", "2"), &beside)]);
+    let mut core = Core::of(&[cores("n1", "2"), patched(member("a", "1", "2"), &with_affinity)]);
     core.tell(&patched(
         member("leader", "1", "2"),
         &json!({"metadata": {"labels": {"role": "leader"}}}),

@@ -148,7 +148,7 @@ fn a_cordon_is_seen_with_another_taint_of_the_same_key() {
         Core::of(&[node("n1", &json!({"spec": {"taints": taints, "unschedulable": true}}))]);
     core.tell(&pod("new", &json!({})));
     assert_eq!(core.refusal("new").code, "node_cordoned");
-    // Whoever tolerates the cordon need not tolerate what is worse.
+    // The one that tolerates the cordon need not tolerate what is worse.
     let worse = json!([{"key": key, "effect": "NoExecute"}]);
     let objects = [node("n1", &json!({"spec": {"taints": worse}}))];
     let spec = json!({"tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"}]});

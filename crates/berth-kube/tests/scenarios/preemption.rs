@@ -152,14 +152,15 @@ fn no_pod_is_preempted_where_that_does_not_help() {
 
 #[test]
 fn a_pod_does_not_preempt_one_that_it_has_affinity_to() {
-    let beside = json!({"spec": {"affinity": {"podAffinity": {
+    let with_affinity = json!({"spec": {"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"}
         ]
     }}}});
     let friend =
         patched(cpu_on("n1", "friend", "600m", 0), &json!({"metadata": {"labels": {"app": "a"}}}));
-    let mut core = Core::of(&[one_core("n1"), friend, patched(cpu("high", "600m", 10), &beside)]);
+    let mut core =
+        Core::of(&[one_core("n1"), friend, patched(cpu("high", "600m", 10), &with_affinity)]);
     core.refusal("high");
 }
 

@@ -66,7 +66,7 @@ async fn a_pod_that_another_bound_first_is_left_where_it_is() {
             let other = crate::support::client(&fake);
             let api: kube::Api<k8s_openapi::api::core::v1::Pod> =
                 kube::Api::namespaced(other, "default");
-            // Whoever is first wins.
+            // The first one wins.
             let _ = api
                 .create_subresource::<_, serde_json::Value>(
                     "binding",

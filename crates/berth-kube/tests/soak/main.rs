@@ -1,7 +1,7 @@
 //! The scheduler in a cluster where everything goes wrong at once: two replicas, leaders killed
 //! while they bind, five of a hundred requests failing and others done without a reply, watches cut
 //! every three seconds, history forgotten, a rival that binds the same pods, pods deleted and made
-//! again. Every pod is bound once and by the rules, which an independent checker judges; whoever
+//! again. Every pod is bound once and by the rules, which an independent checker judges; a pod that
 //! has no place is told why.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]

@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) lease: Option<Duration>,
     /// Leaders that are killed.
     pub(crate) kills: usize,
-    /// Events that the API server remembers; who is further behind must list anew.
+    /// Events that the API server remembers; who is further behind must list again.
     pub(crate) history: usize,
     /// How long nothing may happen before the run is given up.
     pub(crate) patience: Duration,
@@ -317,7 +317,7 @@ impl<T: PartialEq> Idle<T> {
     }
 }
 
-/// The pods that are bound, by uid, whoever bound them.
+/// The pods that are bound, by uid, no matter who bound them.
 pub(crate) fn uids(bindings: &[Binding]) -> BTreeSet<&str> {
     bindings.iter().map(|it| it.uid.as_str()).collect()
 }

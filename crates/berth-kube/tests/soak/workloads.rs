@@ -1,7 +1,7 @@
 //! The cluster and its crowd: nodes in pools, and pods of every kind that the rules know.
 //!
-//! Some pools are exactly as large as what is to go there: whoever counts a pod twice leaves one
-//! without a place, whoever forgets one oversells a node. All is drawn from one seed.
+//! Some pools are exactly as large as what is to go there: a scheduler that counts a pod twice leaves one
+//! without a place, one that forgets a pod oversells a node. All is drawn from one seed.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -284,9 +284,9 @@ fn applications(unit: usize, pods: &mut Vec<Value>) {
 fn singles(unit: usize, rng: &mut Rng, pods: &mut Vec<Value>) {
     let term =
         json!({ "topologyKey": ZONE, "labelSelector": { "matchLabels": { "app": "anchor" } } });
-    let beside = json!({ "spec": { "affinity": { "podAffinity": { REQUIRED: [term] } } } });
+    let with_affinity = json!({ "spec": { "affinity": { "podAffinity": { REQUIRED: [term] } } } });
     for at in 0..10 {
-        pods.push(pod(&format!("beside-{unit}-{at}"), Fate::Bound, 300, &beside));
+        pods.push(pod(&format!("near-{unit}-{at}"), Fate::Bound, 300, &with_affinity));
     }
     let zone = json!({ "spec": { "nodeSelector": { ZONE: "c" } } });
     let ssd =

@@ -87,7 +87,7 @@ async fn a_service_that_counts_first_and_assigns_later_would_be_noticed() {
         let count = Arc::clone(&count);
         async move {
             let slot = count.load(Ordering::SeqCst);
-            // Whoever counts elsewhere than it takes waits for an answer in between.
+            // The one that counts elsewhere than it takes waits for an answer in between.
             tokio::task::yield_now().await;
             count.fetch_add(1, Ordering::SeqCst);
             let kind = if slot < 3 { "on-demand" } else { "spot" };

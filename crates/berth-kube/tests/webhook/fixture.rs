@@ -1,4 +1,4 @@
-//! What the tests share: an imitation of the API server, the webhook beside it, and a client that
+//! What the tests share: an imitation of the API server, the webhook next to it, and a client that
 //! sends reviews over TLS as the API server does.
 
 use std::net::SocketAddr;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use berth_kube::webhook::{Options, SelfSignedTls, TlsSource, Webhook};
 use berth_kube_fake::{FakeApi, Options as FakeOptions, samples};
 use berth_ledger::{Backend, Claim, ClaimState, Ledger, Options as LedgerOptions};
+pub(crate) use berth_pgtemp::free_port;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -34,12 +35,6 @@ static REVIEWS: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn review_id() -> String {
     format!("review-{}", REVIEWS.fetch_add(1, Ordering::Relaxed))
-}
-
-/// A port that nobody has now.
-pub(crate) fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
 }
 
 /// Waits until something holds.

@@ -145,7 +145,7 @@ async fn creations_that_a_quota_rejects_end_with_the_right_counts() {
     // The others are rejected again and again, and take reservations that come to nothing.
     tokio::time::sleep(Duration::from_secs(1)).await;
     fixture.fake.set_quota("shop", None);
-    // In the end the count is right: whoever got a high slot gives way to the low ones.
+    // In the end the count is right: the one that got a high slot gives way to the low ones.
     let right = || {
         let found = slots(&fixture.fake, "web");
         let (o, s) = (found.matches(":O").count(), found.matches(":S").count());

@@ -25,7 +25,7 @@ async fn the_permissions_of_the_manifests_are_enough() {
     };
     let entry = ["mutatingwebhookconfigurations"];
     rights.push(rule(&entry, "admissionregistration.k8s.io", &["create"]));
-    // Whoever binds pods in this test uses the same door.
+    // The test binds pods through the same interface.
     rights.push(rule(&["pods/binding"], "", &["create"]));
     let change = |fake: &mut berth_kube_fake::Options| {
         fake.controllers = true;

@@ -5,6 +5,8 @@ use berth_engine::{Amounts, InstanceId, Lack, NodeId, NodeState, Room};
 use serde::{Deserialize, Serialize};
 
 use super::claim::{ClaimKey, ClaimState, HeldValue, Micros, Role, Slot, SlotKey, Text};
+use super::elastic::PermitAnswer;
+use super::op::Drift;
 
 /// One claim that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +138,39 @@ pub enum Guard {
         /// Which instance has it.
         by: InstanceId,
     },
+    /// Another policy is in force than the one that the plan was made by.
+    PolicyChanged {
+        /// The one in force, by hash.
+        now: Option<Text>,
+    },
+    /// The secrets of the environment have another version than the plan names, or are gone.
+    SecretsChanged {
+        /// The environment.
+        env: Text,
+        /// Their version now.
+        now: Option<Text>,
+    },
+    /// The workload was stored again or removed since the plan was made.
+    WorkloadChanged {
+        /// The workload.
+        workload: Text,
+        /// Its version now.
+        now: Option<i64>,
+    },
+    /// Too few members of a workload run for another one to be stopped.
+    TooFewRunning {
+        /// The workload.
+        workload: Text,
+        /// In how many slots one runs.
+        running: usize,
+        /// In how many one must.
+        at_least: usize,
+    },
+    /// An instance that was to make room is gone, elsewhere, moving or leaving already.
+    VictimChanged {
+        /// The instance.
+        instance: InstanceId,
+    },
 }
 
 impl Guard {
@@ -155,6 +190,11 @@ impl Guard {
             Self::VolumeInUse { .. } => "volume_in_use",
             Self::AlreadyPlaced { .. } => "already_placed",
             Self::SlotTaken { .. } => "slot_taken",
+            Self::PolicyChanged { .. } => "policy_changed",
+            Self::SecretsChanged { .. } => "secrets_changed",
+            Self::WorkloadChanged { .. } => "workload_changed",
+            Self::TooFewRunning { .. } => "too_few_running",
+            Self::VictimChanged { .. } => "victim_changed",
         }
     }
 }
@@ -192,9 +232,22 @@ pub enum RefusalReason {
         pool: Text,
         /// Whether it holds addresses.
         addresses: bool,
+        /// How many values were free.
+        free: usize,
+        /// How many it has in all.
+        size: u128,
     },
     /// The pool is not there.
     UnknownPool(Text),
+    /// The tenant is being removed.
+    TenantRemoving(Text),
+    /// The volume is copied for the last time before it moves: nobody may begin to use it.
+    VolumeMoving {
+        /// The volume.
+        volume: Text,
+        /// Where to.
+        to: NodeId,
+    },
     /// The request id was used for something else.
     RequestIdReused {
         /// The id.
@@ -213,6 +266,8 @@ impl RefusalReason {
             Self::PoolExhausted { addresses: true, .. } => "ipam_exhausted",
             Self::PoolExhausted { addresses: false, .. } => "pool_exhausted",
             Self::UnknownPool(_) => "unknown_pool",
+            Self::TenantRemoving(_) => "tenant_removing",
+            Self::VolumeMoving { .. } => "volume_moving",
             Self::RequestIdReused { .. } => "request_id_reused",
             Self::Malformed(_) => "malformed_plan",
         }
@@ -317,4 +372,42 @@ impl ClaimRejection {
             Self::Refused(by) => by.code(),
         }
     }
+}
+
+/// What became of an administrative operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// It was so already.
+    Unchanged,
+    /// It cannot be done; why, and what would help.
+    Impossible(String),
+    /// It would make something for this tenant, which is being removed.
+    TenantRemoving(Text),
+    /// What is stored is not what was expected: read it again. Nothing has changed.
+    Stale {
+        /// The revision or generation that is stored; absent when there is none, and for policies,
+        /// which have none.
+        current: Option<i64>,
+    },
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Of a plan.
+    Plan(Verdict),
+    /// Of a plan that was granted before: the first answer. Its claims may be gone by now.
+    Repeated(Grant),
+    /// Of a step in a claim's life.
+    Claim(Result<ClaimStatus, ClaimRejection>),
+    /// Of a request for a permit.
+    Permit(Box<Result<PermitAnswer, ClaimRejection>>),
+    /// Instances whose lease had ended.
+    Reaped(Vec<InstanceId>),
+    /// Counters that differed from their claims.
+    Drifts(Vec<Drift>),
+    /// Of an administrative operation.
+    Outcome(Outcome),
 }

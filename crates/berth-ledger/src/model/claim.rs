@@ -301,6 +301,19 @@ pub struct Slot {
     pub slot: i64,
 }
 
+/// The identity of a slot: the same for every instance that has it, in every revision, and another
+/// for every slot of a ledger.
+#[must_use]
+pub fn slot_id(tenant: &str, workload: &str, slot: i64) -> Uuid {
+    let mut hasher = blake3::Hasher::new_derive_key("berth 2026 slot of a workload");
+    // Names have no NUL.
+    hasher.update(tenant.as_bytes()).update(&[0]).update(workload.as_bytes()).update(&[0]);
+    hasher.update(&slot.to_le_bytes());
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    Uuid::new_v8(bytes)
+}
+
 impl SlotKey {
     /// The slot within its workload.
     #[must_use]
@@ -328,6 +341,17 @@ pub struct ClaimHoldings {
     /// Its slot in a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotKey>,
+    /// The claims that had the slot when it was handed over to this one, the latest first. If this
+    /// one goes before they do, the slot is theirs again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slot_predecessors: Vec<ClaimKey>,
+}
+
+impl ClaimHoldings {
+    /// Takes the slot, and who had it before, out of the holdings.
+    pub(crate) fn take_slot(&mut self) -> (Option<SlotKey>, Vec<ClaimKey>) {
+        (self.slot.take(), std::mem::take(&mut self.slot_predecessors))
+    }
 }
 
 /// One instance's hold on one node.
@@ -418,5 +442,15 @@ mod tests {
         request.name = Some("other".to_owned());
         request.id = InstanceId::from_u128(8);
         assert_eq!(spec, Spec::of(&request), "id and name are no part of it");
+    }
+
+    #[test]
+    fn a_slot_id_depends_on_tenant_workload_and_number_and_never_changes() {
+        let id = slot_id("acme", "web", 3);
+        assert_eq!(id.to_string(), "59d739c4-23d5-8b35-bbdd-9b4de7d17bbe");
+        for other in [slot_id("acm", "eweb", 3), slot_id("acme", "web", 4), slot_id("b", "web", 3)]
+        {
+            assert_ne!(other, id);
+        }
     }
 }

@@ -33,6 +33,8 @@ pub struct PermitOperation {
     pub rigid_while_moving: bool,
     /// Where pressure begins on its node.
     pub watermark: WatermarkRule,
+    /// CPU of its host, above which it does not grow; absent: not limited.
+    pub host_cpu_milli: Option<u32>,
 }
 
 /// The answer to a request for a permit.

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use berth_engine::elastic::Permit;
-use berth_engine::{Amounts, Group, InstanceId, NodeFacts, NodeId, NodeState, Volume};
+use berth_engine::{
+    Amounts, Group, InstanceId, MeasuredLoad, NodeFacts, NodeId, NodeState, Volume,
+};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -53,6 +55,9 @@ pub enum EventBody {
         #[serde(default)]
         #[serde(rename = "owner", alias = "tenant")]
         tenant: Text,
+        /// Its fence; absent in events of the first logs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fence: Option<i64>,
         /// What it is charged now.
         resources: Amounts,
     },
@@ -83,6 +88,9 @@ pub enum EventBody {
         /// The tenant.
         #[serde(rename = "owner", alias = "tenant")]
         tenant: Text,
+        /// Its fence; absent in events of the first logs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fence: Option<i64>,
         /// What it is charged now.
         resources: Amounts,
         /// Its permit.
@@ -144,6 +152,15 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Text>,
     },
+    /// How busy a node is, as the policy's score counts it.
+    #[serde(rename = "node.load")]
+    NodeLoad {
+        /// The node.
+        node_id: NodeId,
+        /// Its load in whole steps; absent: no longer known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        load: Option<MeasuredLoad>,
+    },
     /// An agent reported an instance that its node was not given, and that was not recorded.
     #[serde(rename = "node.report_refused")]
     ReportRefused {
@@ -197,6 +214,18 @@ pub enum EventBody {
     QuotaChanged {
         /// The tenant.
         #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
+    },
+    /// The removal of a tenant has begun.
+    #[serde(rename = "tenant.removing")]
+    TenantRemoving {
+        /// The tenant.
+        tenant: Text,
+    },
+    /// A tenant is gone, and with it all it held.
+    #[serde(rename = "tenant.removed")]
+    TenantRemoved {
+        /// The tenant.
         tenant: Text,
     },
     /// A workload was stored or removed.
@@ -265,6 +294,18 @@ pub enum EventBody {
         /// Its content, as JSON.
         body: String,
     },
+    /// The active policy exceeded a limit of this version, and another was activated in its place.
+    #[serde(rename = "policy.quarantined")]
+    PolicyQuarantined {
+        /// Its name.
+        name: String,
+        /// The hash of its content.
+        hash: String,
+        /// How long it is, in bytes.
+        bytes: u64,
+        /// How long it may be, in bytes.
+        limit: u64,
+    },
     /// A document was stored, changed or removed. The content is left out, since it may be secret.
     #[serde(rename = "document.changed")]
     DocumentChanged {
@@ -283,6 +324,17 @@ pub enum EventBody {
         /// Per counter: stored minus true.
         amounts: BTreeMap<String, i64>,
     },
+}
+
+impl EventBody {
+    /// The fence of a claim that was granted or released.
+    pub(crate) fn fence(&self) -> Option<i64> {
+        match self {
+            Self::Allocated(allocation) => Some(allocation.fence),
+            Self::Released { fence, .. } => Some(*fence),
+            _ => None,
+        }
+    }
 }
 
 /// A claim that was granted, with what a follower needs to know of it.

@@ -164,6 +164,16 @@ pub(super) fn decision(out: &mut String, record: &DecisionRecord) {
             out.push_str(&serde_json::to_string(refused).unwrap_or_default());
         }
     }
+    for (place, (victim, tenant)) in record.preempted.iter().enumerate() {
+        out.push_str(if place == 0 { ",\"preempted\":[[" } else { ",[" });
+        instance(out, *victim);
+        out.push(',');
+        text(out, tenant);
+        out.push(']');
+    }
+    if !record.preempted.is_empty() {
+        out.push(']');
+    }
     out.push('}');
 }
 
@@ -207,7 +217,7 @@ fn granted_claim(out: &mut String, claim: &GrantedClaim) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Basis, ClaimState, EventBody, Micros, PlacedInstance, Text};
+    use crate::model::{Basis, ClaimState, EventBody, Micros, PlacedInstance, RefusalDetail, Text};
     use berth_engine::NodeId;
     use berth_engine::elastic::{Overcommit, Permit, Size};
     use serde_json::Value;
@@ -264,9 +274,14 @@ mod tests {
             score: -4,
             constraint_gen: 2,
         };
-        let refused = DecisionOutcome::Refused { code: "no".to_owned(), detail: Some("{}".into()) };
+        let refused = DecisionOutcome::Refused {
+            code: "no".to_owned(),
+            detail: Some(RefusalDetail::new("{}")),
+        };
         let granted = DecisionOutcome::Granted(vec![placed.clone(), placed]);
-        for (outcome, in_flight) in [(granted, None), (refused, Some(5))] {
+        for (outcome, in_flight, preempted) in
+            [(granted, None, vec![(id, Text::from("a\"b")); 2]), (refused, Some(5), Vec::new())]
+        {
             let record = DecisionRecord {
                 request_id: Text::from("r"),
                 tenant: Text::from("o\u{7f}"),
@@ -274,6 +289,7 @@ mod tests {
                 asked: vec![(id, 0), (id, 4)],
                 specs: Vec::new(),
                 outcome,
+                preempted,
             };
             let mut out = String::new();
             decision(&mut out, &record);

@@ -11,15 +11,17 @@ mod op;
 mod plan;
 mod pool;
 mod receipt;
+mod refusal_detail;
 mod service;
+mod tenant;
 
 pub use answer::{
-    ClaimRejection, ClaimStatus, Conflict, Grant, GrantedClaim, Guard, NodeSnapshot, RefusalReason,
-    Verdict,
+    Answer, ClaimRejection, ClaimStatus, Conflict, Grant, GrantedClaim, Guard, NodeSnapshot,
+    Outcome, RefusalReason, Verdict,
 };
 pub use claim::{
     Claim, ClaimHoldings, ClaimKey, ClaimState, GroupPlace, HeldValue, Micros, Role, Slot, SlotKey,
-    Spec, Text,
+    Spec, Text, slot_id,
 };
 pub use elastic::{
     Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
@@ -28,14 +30,17 @@ pub(crate) use event::pack as pack_events;
 pub use event::{Allocation, Event, EventBody, EventPage, Segment};
 pub(crate) use json::granted_answer;
 pub use op::{
-    Adopt, Advance, Answer, Drift, Move, Op, Outcome, Quota, Release, Resize, Scheduling,
-    SchedulingFailure, Step, UnmetDemand, Workload,
+    Adopt, Advance, Assumptions, AvailabilityGuard, Drift, Move, Op, Preempt, PreemptVictim, Quota,
+    Release, Resize, Scheduling, SchedulingFailure, Step, StopMember, UnmetDemand, Workload,
 };
 pub(crate) use plan::half_hash_of;
 pub use plan::{Basis, DEFAULT_LEASE_S, NodeVersion, Plan, PlannedClaim, hash_of_asked};
 pub use pool::{InvalidPool, Pool, PoolKind};
 pub use receipt::{DecisionOutcome, DecisionRecord, PlacedInstance, writer_of_chain};
 pub(crate) use receipt::{REFUSALS, link, pack as pack_decisions, unpack as unpack_decisions};
+pub use refusal_detail::RefusalDetail;
 pub use service::{
-    AuditEntry, AuditFilter, Audited, Document, Expect, QuotaUse, StoredPolicy, TenantUse,
+    AuditEntry, AuditFilter, Audited, Document, Expect, IfUnanswered, QuotaUse, StoredPolicy,
+    TenantUse,
 };
+pub use tenant::{ForTenants, StartTenantRemoval, TenantClaim, TenantHoldings, TenantRemoval};

@@ -1,23 +1,21 @@
-//! Every write: one operation, one answer.
+//! Every write is one operation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::{
-    Amounts, Demand, FactChange, FactLayer, Group, InstanceId, InstanceRequest, NodeFacts, NodeId,
-    NodeState, Volume,
+    Amounts, Demand, FactChange, FactLayer, Group, InstanceId, InstanceRequest, MeasuredLoad,
+    NodeFacts, NodeId, NodeState, Volume,
 };
 use serde::{Deserialize, Serialize};
 
-use super::answer::{ClaimRejection, ClaimStatus, Grant, Verdict};
 use super::claim::{ClaimKey, Text};
-use super::elastic::{
-    Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
-};
+use super::elastic::{Bounds, DocumentWrite, Hold, PermitOperation, Switch, WithDocuments};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
-use super::service::{Audited, Expect};
+use super::service::{Audited, Expect, IfUnanswered};
+use super::tenant::{ForTenants, StartTenantRemoval};
 
 /// A step in a claim's life, by the holder of its fence.
 #[derive(Clone, Debug)]
@@ -64,6 +62,53 @@ pub struct Release {
     pub reason: Text,
 }
 
+/// Ends a member's claim, if the workload is as it was and enough other members run. Two servers that
+/// each stop another member at the same time cannot both succeed if that would be one too many.
+#[derive(Clone, Debug)]
+pub struct StopMember {
+    /// The end of its claim.
+    pub release: Release,
+    /// What must hold.
+    pub guard: Arc<AvailabilityGuard>,
+}
+
+/// What must hold so that a member of a workload may be stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AvailabilityGuard {
+    /// The tenant.
+    pub tenant: Text,
+    /// The workload.
+    pub workload: Text,
+    /// The version of the workload by which it was decided.
+    pub version: i64,
+    /// Members that run and are to stay.
+    pub running: Vec<ClaimKey>,
+    /// In how many slots one of these must run still.
+    pub at_least: usize,
+}
+
+/// Claims a plan in the room of other instances, which are released with it: all of it, or nothing.
+#[derive(Clone, Debug)]
+pub struct Preempt {
+    /// The plan; a retry under its request id gets the first answer, and releases nothing.
+    pub plan: Plan,
+    /// Who makes room.
+    pub victims: Vec<PreemptVictim>,
+}
+
+/// An instance that is released for another.
+#[derive(Clone, Debug)]
+pub struct PreemptVictim {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The tenant that asks; absent when an operator does.
+    pub tenant: Option<Text>,
+    /// The fence of its claim.
+    pub fence: i64,
+    /// For a member of a workload: what must hold so that it may be stopped.
+    pub guard: Option<Arc<AvailabilityGuard>>,
+}
+
 /// Changes what a claim is charged.
 #[derive(Clone, Debug)]
 pub struct Resize {
@@ -79,6 +124,8 @@ pub struct Resize {
     pub amounts: Amounts,
     /// Whether CPU must be free for a growth.
     pub cpu_hard: bool,
+    /// CPU of its host, above which it does not grow; absent: not limited.
+    pub host_cpu_milli: Option<u32>,
 }
 
 /// Moves an instance to another node, both nodes in one transaction.
@@ -92,8 +139,11 @@ pub struct Move {
     /// is that claim which becomes primary.
     pub to: PlannedClaim,
     /// Whether it is stopped there and started here, rather than carried over running: then it is
-    /// `binding` until the agent of the new node reports that it runs.
+    /// `binding` until the agent of the new node reports that it runs, and the place that it leaves is
+    /// a migration source until the agent there confirms that it is stopped.
     pub restart: bool,
+    /// What must hold if it is a member that others must stand in for meanwhile.
+    pub guard: Option<Arc<AvailabilityGuard>>,
 }
 
 /// An instance that an agent found without a claim: recorded, never refused.
@@ -193,17 +243,38 @@ impl Scheduling {
     }
 }
 
+/// What a dry run takes for granted though it is not so: by this, a change is tried before it is
+/// proposed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assumptions {
+    /// Other limits of the plan's tenant, if it has limits.
+    pub quota: Option<Quota>,
+    /// Pools as they would be.
+    pub pools: Vec<Pool>,
+}
+
+impl Assumptions {
+    /// A pool as it would be.
+    pub(crate) fn pool(&self, id: &str) -> Option<&Pool> {
+        self.pools.iter().find(|pool| *pool.id == *id)
+    }
+}
+
 /// One operation.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Claims a plan.
     Commit(Plan),
     /// Says whether a plan would be granted, and claims nothing.
-    DryRun(Plan),
+    DryRun(Plan, Assumptions),
     /// A step in a claim's life.
     Advance(Advance),
     /// Ends a claim.
     Release(Release),
+    /// Ends the claim of a member that others must stand in for.
+    StopMember(Box<StopMember>),
+    /// Claims a plan in the room of other instances.
+    Preempt(Box<Preempt>),
     /// Changes what a claim is charged.
     Resize(Resize),
     /// Moves an instance.
@@ -291,6 +362,8 @@ pub enum Op {
     },
     /// Notes when agents were heard, in whole seconds.
     Heartbeats(Vec<(NodeId, i64)>),
+    /// Records how busy nodes are; absent: not known.
+    SetLoads(Vec<(NodeId, Option<MeasuredLoad>)>),
     /// Defines a group, or changes its rules.
     PutGroup(Group),
     /// Removes an empty group.
@@ -299,6 +372,14 @@ pub enum Op {
     PutVolume(Volume),
     /// Removes an unused volume.
     RemoveVolume(Text),
+    /// Marks an unused volume whose data are copied for the last time before it moves, or takes the mark
+    /// away. No instance may begin to use it meanwhile.
+    MarkVolume {
+        /// The volume.
+        volume: Text,
+        /// Where its data are copied to; absent: they are not.
+        moving_to: Option<NodeId>,
+    },
     /// Defines a pool.
     PutPool(Pool),
     /// Removes an unused pool.
@@ -383,6 +464,20 @@ pub enum Op {
     Record(Vec<DecisionRecord>),
     /// Counts unmet demand.
     Demand(UnmetDemand),
+    /// Begins the removal of a tenant: from then on nothing is granted to it or made for it.
+    StartTenantRemoval(Box<StartTenantRemoval>),
+    /// Ends the removal of a tenant that holds nothing any more.
+    EndTenantRemoval {
+        /// The tenant.
+        tenant: Text,
+        /// How long the removal must have gone on, in seconds, so that what was on its way when it
+        /// began has been refused.
+        quarantine_s: i64,
+    },
+    /// Makes something for tenants, unless one of them is being removed.
+    ForTenants(Box<ForTenants>),
+    /// Does something for a request that has no answer yet.
+    IfUnanswered(Box<IfUnanswered>),
     /// Runs an operation on behalf of an actor, and adds an audit entry if it changed anything.
     /// The answer is that of the operation inside.
     Audited(Box<Audited>),
@@ -405,6 +500,8 @@ impl Op {
             op = match op {
                 Self::Audited(audited) => &audited.op,
                 Self::WithDocuments(with) => &with.op,
+                Self::ForTenants(made) => &made.op,
+                Self::IfUnanswered(request) => &request.op,
                 _ => return op,
             };
         }
@@ -416,6 +513,8 @@ impl Op {
         std::iter::from_fn(move || {
             let (documents, next) = match op? {
                 Self::Audited(audited) => (&[][..], &audited.op),
+                Self::ForTenants(made) => (&[][..], &made.op),
+                Self::IfUnanswered(request) => (&[][..], &request.op),
                 Self::WithDocuments(with) => (&with.documents[..], &with.op),
                 _ => return None,
             };
@@ -423,6 +522,41 @@ impl Op {
             Some(documents)
         })
         .flatten()
+    }
+
+    /// The tenants that something is made for, where only the caller knows.
+    pub(crate) fn made_for(&self) -> impl Iterator<Item = &Text> {
+        let mut op = Some(self);
+        std::iter::from_fn(move || {
+            let (tenants, next) = match op? {
+                Self::Audited(audited) => (&[][..], &audited.op),
+                Self::ForTenants(made) => (&made.tenants[..], &made.op),
+                Self::IfUnanswered(request) => (&[][..], &request.op),
+                Self::WithDocuments(with) => (&[][..], &with.op),
+                _ => return None,
+            };
+            op = Some(next);
+            Some(tenants)
+        })
+        .flatten()
+    }
+}
+
+impl Op {
+    /// The request that it is done for, where it must have no answer yet.
+    pub(crate) fn unanswered_request(&self) -> Option<(Text, Text)> {
+        let mut op = self;
+        loop {
+            op = match op {
+                Self::Audited(audited) => &audited.op,
+                Self::ForTenants(made) => &made.op,
+                Self::WithDocuments(with) => &with.op,
+                Self::IfUnanswered(request) => {
+                    return Some((Text::clone(&request.request_id), Text::clone(&request.tenant)));
+                }
+                _ => return None,
+            };
+        }
     }
 }
 
@@ -433,40 +567,4 @@ pub struct Drift {
     pub row: String,
     /// Per counter: stored minus true.
     pub amounts: BTreeMap<String, i64>,
-}
-
-/// What became of an administrative operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was done.
-    Done,
-    /// It was so already.
-    Unchanged,
-    /// It cannot be done; why, and what would help.
-    Impossible(String),
-    /// What is stored is not what was expected: read it again. Nothing has changed.
-    Stale {
-        /// The revision or generation that is stored; absent when there is none, and for policies,
-        /// which have none.
-        current: Option<i64>,
-    },
-}
-
-/// One answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Of a plan.
-    Plan(Verdict),
-    /// Of a plan that was granted before: the first answer. Its claims may be gone by now.
-    Repeated(Grant),
-    /// Of a step in a claim's life.
-    Claim(Result<ClaimStatus, ClaimRejection>),
-    /// Of a request for a permit.
-    Permit(Box<Result<PermitAnswer, ClaimRejection>>),
-    /// Instances whose lease had ended.
-    Reaped(Vec<InstanceId>),
-    /// Counters that differed from their claims.
-    Drifts(Vec<Drift>),
-    /// Of an administrative operation.
-    Outcome(Outcome),
 }

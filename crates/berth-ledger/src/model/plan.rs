@@ -65,8 +65,14 @@ pub struct PlannedClaim {
     pub takes_over: Option<ClaimKey>,
     /// The release it will run.
     pub release_id: Option<Text>,
-    /// The version of the secrets it is given.
+    /// The version of the secrets it is given: those of its environment when it was planned.
     pub secrets_version: Option<Text>,
+    /// For a member of a workload, the version of the workload that it was planned by; 0 if there was
+    /// none. Absent: it does not depend on one.
+    pub workload_version: Option<i64>,
+    /// The policy that it was planned by, under the hash that the ledger has it; empty if none was in
+    /// force. Absent: it does not depend on one.
+    pub policy: Option<Text>,
 }
 
 impl PlannedClaim {
@@ -105,11 +111,23 @@ impl PlannedClaim {
             takes_over: None,
             release_id: None,
             secrets_version: None,
+            workload_version: None,
+            policy: None,
         }
     }
 }
 
 impl PlannedClaim {
+    /// The environment whose secrets it is given, if it is given any.
+    pub(crate) fn secrets_env(&self) -> Option<&str> {
+        self.request.env.as_deref().filter(|_| self.secrets_version.is_some())
+    }
+
+    /// The workload that it was planned as a member of.
+    pub(crate) fn guarded_workload(&self) -> Option<&str> {
+        self.request.workload.as_deref().filter(|_| self.workload_version.is_some())
+    }
+
     /// Whether the instance has a hard rule about other instances.
     #[must_use]
     pub fn has_hard_rules(&self) -> bool {

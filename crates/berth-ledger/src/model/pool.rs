@@ -123,6 +123,11 @@ impl Pool {
         Ok(Self { id: Text::from(id), kind, first, last, quarantine_s, tenant: None })
     }
 
+    /// The key of values that are free if the pool is assumed to be like this. No pool is named so.
+    pub(crate) fn assumed_key(&self) -> Text {
+        Text::from(format!("{}\0{}-{}", self.id, self.first, self.last))
+    }
+
     /// How many values it has; one less for the whole of all numbers.
     #[must_use]
     pub const fn size(&self) -> u128 {

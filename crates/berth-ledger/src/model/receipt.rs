@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::claim::{Spec, Text};
 use super::event::SpecList;
 use super::plan::Basis;
+use super::refusal_detail::RefusalDetail;
 
 /// What the name of a writer's chain of refusals has after the writer's own name.
 pub(crate) const REFUSALS: &str = "-refusals";
@@ -40,9 +41,9 @@ pub enum DecisionOutcome {
     Refused {
         /// The reason code.
         code: String,
-        /// The explanation as JSON, when it was kept.
+        /// The explanation, when it was kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        detail: Option<Box<str>>,
+        detail: Option<RefusalDetail>,
     },
 }
 
@@ -63,6 +64,9 @@ pub struct DecisionRecord {
     pub specs: Vec<Spec>,
     /// How it ended.
     pub outcome: DecisionOutcome,
+    /// Instances that were released to make room for it, and their tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preempted: Vec<(InstanceId, Text)>,
 }
 
 impl DecisionRecord {
@@ -77,7 +81,8 @@ impl DecisionRecord {
     ) -> Self {
         let (instances, specs): (Vec<InstanceId>, Vec<Spec>) = asked.into_iter().unzip();
         let asked = instances.into_iter().map(|instance| (instance, 0)).collect();
-        Self { request_id, tenant, basis, asked, specs, outcome }
+        let preempted = Vec::new();
+        Self { request_id, tenant, basis, asked, specs, outcome, preempted }
     }
 
     /// The instances asked for, with what each asked for.

@@ -60,6 +60,18 @@ pub struct Audited {
     pub op: Op,
 }
 
+/// An operation that belongs to a request, and is done only while the request has no answer. Where it
+/// has one, the answer is that: a grant again, or that the id was used for something else.
+#[derive(Clone, Debug)]
+pub struct IfUnanswered {
+    /// The request's id.
+    pub request_id: Text,
+    /// Its tenant.
+    pub tenant: Text,
+    /// What to do.
+    pub op: Op,
+}
+
 /// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {

@@ -129,7 +129,8 @@ impl Queries for Postgres {
 
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {
         let sql = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
-             used_memory, used_disk, used_instances FROM tenant ORDER BY owner COLLATE \"C\"";
+             used_memory, used_disk, used_instances, removal FROM tenant \
+             WHERE removal IS NULL ORDER BY owner COLLATE \"C\"";
         let used = |row: &Row| Ok(tenant_from(row)?.used_by(text(row, 0)?));
         self.with(|session| list(session, Call::bare("tenant", sql), used))
     }

@@ -34,6 +34,11 @@ use crate::unit_of_work::{
 /// The database's clock, in microseconds.
 pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// The same, and the policy in force, which is not locked: a transaction that changes it holds the
+/// writer lock alone, and this one has its share of that lock.
+const CLOCK_AND_POLICY: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
+     (SELECT hash FROM policy WHERE active = 1)";
+
 /// How the rows of a statement are to be taken in.
 #[derive(Clone, Copy)]
 enum Load {
@@ -46,6 +51,7 @@ enum Load {
     Facts,
     Classes,
     Tenants,
+    TenantsInUse,
     Pools,
     PoolsInUse,
     Volumes,
@@ -53,6 +59,7 @@ enum Load {
     Claims,
     Requests,
     Workloads,
+    WorkloadVersions,
     WorkloadsInUse,
     Secrets,
     Policies,
@@ -112,7 +119,7 @@ impl Plan {
         plan.claims(keys)?;
         plan.rest(keys)?;
         // Last, so that it is read when all locks are held.
-        plan.add(Load::Clock, Some(Call::bare("clock", CLOCK)));
+        plan.add(Load::Clock, Some(Call::bare("clock", CLOCK_AND_POLICY)));
         Ok(plan)
     }
 
@@ -188,11 +195,13 @@ impl Plan {
         let sql = format!("SELECT {CLAIM} FROM claim AS c WHERE c.node = ANY($1)");
         self.by_name(Load::Claims, "claim", whole, sql);
         let sql = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
-             used_memory, used_disk, used_instances FROM tenant WHERE owner = ANY($1) \
+             used_memory, used_disk, used_instances, removal FROM tenant WHERE owner = ANY($1) \
              ORDER BY owner COLLATE \"C\" FOR UPDATE";
         self.by_name(Load::Tenants, "tenant", keys.tenants.iter(), sql.to_owned());
         let sql = format!("SELECT {CLAIM} FROM claim AS c WHERE c.owner = ANY($1)");
         self.by_name(Load::Claims, "claim", keys.whole.tenants.iter(), sql);
+        let in_use = keys.tenants_in_use.iter();
+        self.by_name(Load::TenantsInUse, "tenant", in_use, super::tenants::in_use());
         Ok(())
     }
 
@@ -213,7 +222,7 @@ impl Plan {
     }
 
     fn volumes_and_slots(&mut self, keys: &Keys) -> Result<(), Fault> {
-        let sql = "SELECT id, home, attached_to, owner FROM volume WHERE id = ANY($1) \
+        let sql = "SELECT id, home, attached_to, owner, moving_to FROM volume WHERE id = ANY($1) \
              ORDER BY id COLLATE \"C\" FOR UPDATE";
         self.by_name(Load::Volumes, "volume", keys.volumes.iter(), sql.to_owned());
         let mut slots = Batch::new(&[
@@ -266,6 +275,12 @@ impl Plan {
              JOIN {u} ON t.owner = u.owner AND t.name = u.name \
              ORDER BY t.owner COLLATE \"C\", t.name COLLATE \"C\" FOR UPDATE OF t";
         self.add(Load::Workloads, text_pairs(columns, pairs)?.statement("workload", sql));
+        let pairs = keys.workloads_shared.iter().map(|(tenant, name)| (&**tenant, &**name));
+        let sql = "SELECT t.owner, t.name, t.revision FROM workload AS t \
+             JOIN {u} ON t.owner = u.owner AND t.name = u.name \
+             ORDER BY t.owner COLLATE \"C\", t.name COLLATE \"C\" FOR SHARE OF t";
+        let shared = text_pairs(columns, pairs)?.statement("workload", sql);
+        self.add(Load::WorkloadVersions, shared);
         let pairs = keys.workloads_in_use.iter().map(|(tenant, name)| (&**tenant, &**name));
         let sql = "SELECT u.owner, u.name FROM {u} WHERE EXISTS (SELECT 1 FROM slot AS s \
              WHERE s.owner = u.owner AND s.workload = u.name)";
@@ -275,6 +290,10 @@ impl Plan {
         let sql = "SELECT t.owner, t.env, t.version FROM env_secrets AS t \
              JOIN {u} ON t.owner = u.owner AND t.env = u.env \
              ORDER BY t.owner COLLATE \"C\", t.env COLLATE \"C\" FOR UPDATE OF t";
+        self.add(Load::Secrets, text_pairs(columns, pairs)?.statement("env_secrets", sql));
+        let pairs = keys.secrets_read.iter().map(|(tenant, env)| (&**tenant, &**env));
+        let sql = "SELECT t.owner, t.env, t.version FROM env_secrets AS t \
+             JOIN {u} ON t.owner = u.owner AND t.env = u.env";
         self.add(Load::Secrets, text_pairs(columns, pairs)?.statement("env_secrets", sql));
         if keys.policies {
             // A policy that is not there yet has no row to lock; the ledger's own stands in.
@@ -331,6 +350,7 @@ impl Load {
                 rows.classes.load((node_id(row, 0)?, text(row, 1)?), class);
             }
             Self::Tenants => rows.tenants.load(text(row, 0)?, tenant_from(row)?),
+            Self::TenantsInUse => drop(rows.tenants_in_use.insert(text(row, 0)?)),
             Self::Pools => rows.pools.load(text(row, 0)?, pool_from(row)?),
             Self::PoolsInUse => drop(rows.pools_in_use.insert(text(row, 0)?)),
             Self::Volumes => rows.volumes.load(text(row, 0)?, volume_from(row)?),
@@ -353,6 +373,9 @@ impl Load {
             Self::Workloads => {
                 rows.workloads.load((text(row, 0)?, text(row, 1)?), workload_from(row)?);
             }
+            Self::WorkloadVersions => {
+                rows.workload_versions.insert((text(row, 0)?, text(row, 1)?), get(row, 2)?);
+            }
             Self::WorkloadsInUse => {
                 rows.workloads_in_use.insert((text(row, 0)?, text(row, 1)?));
             }
@@ -364,7 +387,10 @@ impl Load {
                 rows.documents.load((text(row, 0)?, text(row, 1)?), document_from(row)?);
             }
             Self::Demand => rows.demand.load(get(row, 0)?, demand_from(row, 1)?),
-            Self::Clock => rows.now = Micros(get(row, 0)?),
+            Self::Clock => {
+                rows.now = Micros(get(row, 0)?);
+                rows.active_policy = optional_text(row, 1)?;
+            }
         }
         Ok(())
     }
@@ -377,13 +403,16 @@ pub(super) fn tenant_from(row: &Row) -> Result<TenantRow, Fault> {
         memory: get(row, 6)?,
         disk: get(row, 7)?,
         instances: get(row, 8)?,
+        removal: super::tenants::removal_from(row, 9)?,
     })
 }
 
 fn volume_from(row: &Row) -> Result<VolumeRow, Fault> {
     let attached_to: Option<&[u8]> = get(row, 2)?;
     let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
-    Ok(VolumeRow { tenant: optional_text(row, 3)?, home: node_id(row, 1)?, attached_to })
+    let moving_to = optional_text(row, 4)?.map(|node| berth_engine::NodeId::new(&node));
+    let (tenant, home) = (optional_text(row, 3)?, node_id(row, 1)?);
+    Ok(VolumeRow { tenant, home, attached_to, moving_to })
 }
 
 fn request_from(row: &Row) -> Result<RequestRow, Fault> {

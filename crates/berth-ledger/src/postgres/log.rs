@@ -136,7 +136,8 @@ pub(super) fn snapshot(session: &mut Session, take: &mut TakeItem<'_>) -> Result
     each("pool", format!("SELECT {POOL} FROM pool"), |row| {
         Ok(SnapshotItem::Pool(pool_from(row)?.pool))
     })?;
-    let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant";
+    let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant \
+         WHERE removal IS NULL";
     each("tenant", quotas.to_owned(), |row| {
         Ok(SnapshotItem::Quota(text(row, 0)?, quota_from(row, 1)?))
     })?;

@@ -10,12 +10,17 @@ mod embedded {
     refinery::embed_migrations!("migrations/postgres");
 }
 
+/// The newest version of the schema.
+pub(crate) fn schema_version() -> i64 {
+    newest_version(embedded::migrations::runner().get_migrations())
+}
+
 /// The lock that a migration holds: "berth" and a number.
 const MIGRATION: i64 = 0x62_6572_7468_0003;
 
 /// Brings the schema up to date. Refuses a database that a newer Berth has made.
 pub(super) fn run(session: &mut Session) -> Result<(), Fault> {
-    let known = newest_version(embedded::migrations::runner().get_migrations());
+    let known = schema_version();
     // Most starts find the schema as it should be, and need no lock.
     if version(session)? == Some(known) {
         return Ok(());

@@ -18,29 +18,40 @@
 
 mod batch;
 mod copy;
+mod durability;
 mod fault;
 mod flush;
+mod hosts;
 mod isolation;
 mod lists;
 mod lock;
 mod log;
 mod migrate;
 mod pipeline;
+mod pooler;
 mod read;
 mod rows;
 mod session;
+mod tenants;
 mod tls;
 mod values;
 
+pub(crate) use migrate::schema_version;
+
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_engine::NodeId;
 use tokio_postgres::Row;
 
-use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem};
+use crate::database::{
+    ChainRow, Database, DurabilityWarning, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem,
+};
 use crate::drift::DriftedRows;
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
+use crate::model::{
+    Claim, ClaimKey, Micros, Pool, Segment, TenantHoldings, TenantRemoval, Text, UnmetDemand,
+};
 use crate::pool_search::{PoolCursors, find_free_values};
 use crate::retention::RetentionCutoffs;
 use crate::schema::{NextRow, TakeRow};
@@ -78,10 +89,19 @@ fn writer_lock(sql: &'static str) -> Call {
     Call::new("the writer lock", sql, vec![Box::new(WRITER_LOCK)])
 }
 
+/// Fails if the URL leads to something that no ledger can be on.
+pub(crate) fn verify(url: &str, answer_within: Option<Duration>) -> Result<(), Fault> {
+    pooler::refuse_transaction_pooling(&session::configure(url, answer_within)?)
+}
+
 impl Postgres {
     /// Opens a ledger, and creates or migrates its schema.
-    pub(crate) fn open(url: &str, isolation: Isolation) -> Result<Self, Fault> {
-        let target = session::configure(url)?;
+    pub(crate) fn open(
+        url: &str,
+        isolation: Isolation,
+        answer_within: Option<Duration>,
+    ) -> Result<Self, Fault> {
+        let target = session::configure(url, answer_within)?;
         let mut session = Session::connect(&target)?;
         migrate::run(&mut session)?;
         session.apply_settings()?;
@@ -347,6 +367,15 @@ impl Database for Postgres {
         Ok(())
     }
 
+    fn highest_fence(&mut self) -> Result<i64, Fault> {
+        self.with(read::highest_fence)
+    }
+
+    fn durability_warnings(&mut self) -> Result<Vec<DurabilityWarning>, Fault> {
+        let hosts = self.target.host_count();
+        self.with(|session| durability::check(session, hosts))
+    }
+
     fn clock(&mut self) -> Result<Micros, Fault> {
         self.with(read::clock)
     }
@@ -372,8 +401,16 @@ impl Database for Postgres {
         self.with(|session| read::claims_of(session, tenant, workload))
     }
 
-    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-        self.with(|session| read::owned_by(session, tenant))
+    fn tenant_removals(&mut self) -> Result<Vec<(Text, TenantRemoval)>, Fault> {
+        self.with(tenants::removals)
+    }
+
+    fn tenant_holdings(&mut self, tenant: &str) -> Result<TenantHoldings, Fault> {
+        self.in_read_transaction(|session| tenants::holdings(session, tenant))
+    }
+
+    fn forget_tenant(&mut self, tenant: &str, limit: usize) -> Result<u64, Fault> {
+        self.with(|session| tenants::forget(session, tenant, limit))
     }
 
     fn expired_nodes(&mut self) -> Result<Vec<NodeId>, Fault> {

@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::database::{ChainRow, ReceiptRow};
 use crate::drift::{self, DriftedRows};
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, Micros, REFUSALS, Text, UnmetDemand};
+use crate::model::{Claim, ClaimKey, Micros, REFUSALS, UnmetDemand};
 use crate::retention::RetentionCutoffs;
 
 pub(super) fn list<T>(
@@ -24,6 +24,12 @@ pub(super) fn list<T>(
 pub(super) fn clock(session: &mut Session) -> Result<Micros, Fault> {
     let times = list(session, Call::bare("clock", CLOCK), |row| get(row, 0))?;
     times.first().map(|at| Micros(*at)).ok_or_else(|| Fault::corrupt("no time"))
+}
+
+pub(super) fn highest_fence(session: &mut Session) -> Result<i64, Fault> {
+    let sql = "SELECT coalesce(max(fence), 0) FROM node_room";
+    let fences = list(session, Call::bare("node_room", sql), |row| get(row, 0))?;
+    Ok(fences.first().copied().unwrap_or(0))
 }
 
 pub(super) fn claim(session: &mut Session, key: ClaimKey) -> Result<Option<Claim>, Fault> {
@@ -43,19 +49,6 @@ pub(super) fn claims_of(
     let values: Vec<Value> =
         vec![Box::new(tenant.to_owned()), Box::new(workload.map(str::to_owned))];
     list(session, Call::new("claim", sql, values), |row| claim_key_from(row, 0))
-}
-
-pub(super) fn owned_by(
-    session: &mut Session,
-    tenant: &str,
-) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-    let named = |session: &mut Session, what: &'static str, sql: &'static str| {
-        list(session, Call::new(what, sql, vec![Box::new(tenant.to_owned())]), |row| text(row, 0))
-    };
-    let workloads = named(session, "workload", "SELECT name FROM workload WHERE owner = $1")?;
-    let groups =
-        named(session, "placement_group", "SELECT id FROM placement_group WHERE owner = $1")?;
-    Ok((workloads, groups))
 }
 
 pub(super) fn expired_nodes(session: &mut Session) -> Result<Vec<NodeId>, Fault> {

@@ -7,8 +7,7 @@ use tokio_postgres::types::FromSql;
 use crate::encoding;
 use crate::error::Fault;
 use crate::model::{
-    Claim, ClaimKey, ClaimState, Micros, Pool, PoolKind, Quota, Role, Spec, Text, UnmetDemand,
-    Workload,
+    Claim, ClaimKey, Micros, Pool, PoolKind, Quota, Role, Spec, Text, UnmetDemand, Workload,
 };
 use crate::unit_of_work::{GroupRow, NodeRow, PoolRow};
 
@@ -67,9 +66,7 @@ pub(super) fn claim_key_from(row: &Row, column: usize) -> Result<ClaimKey, Fault
 }
 
 pub(super) fn claim_from(row: &Row) -> Result<Claim, Fault> {
-    let state = get(row, 5)?;
-    let state =
-        ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
+    let state = encoding::claim_state(get(row, 5)?)?;
     let batch: Option<&[u8]> = get(row, 14)?;
     let (holdings, permit): (Option<&str>, Option<&str>) = (get(row, 17)?, get(row, 21)?);
     Ok(Claim {

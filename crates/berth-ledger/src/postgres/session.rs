@@ -8,15 +8,16 @@ use futures_util::TryStreamExt;
 use rustc_hash::FxHashMap;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Row, SimpleQueryMessage, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::fault;
+use super::hosts::{connect_to_writable_host, split_by_host};
 use super::pipeline::{Call, Request, in_order};
 use super::tls::{self, Mode};
 use crate::error::{Fault, LedgerError};
 
-/// How long a connection may take to open, unless the URL sets it.
+/// How long a host may take to accept a connection and to answer on it, unless the URL sets it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// TCP keepalive: idle time, interval and retries.
@@ -52,6 +53,7 @@ pub(crate) struct Session {
     client: Client,
     statements: FxHashMap<String, Statement>,
     runtime: ConnectionRuntime,
+    answer_within: Option<Duration>,
     /// Round trips to the server.
     #[cfg(test)]
     pub(crate) round_trips: u32,
@@ -91,20 +93,24 @@ impl Drop for ConnectionRuntime {
 
 /// Where to connect to, and how.
 pub(crate) struct Target {
-    config: Config,
+    /// The hosts of the URL, in its order.
+    hosts: Vec<Config>,
+    /// How long each may take.
+    connect_within: Duration,
     /// What encrypts; none if nothing is to be.
     tls: Option<MakeRustlsConnect>,
+    /// How long the server may take to answer before the connection counts as lost.
+    answer_within: Option<Duration>,
 }
 
 /// The settings of a connection, from its URL.
-pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
+pub(crate) fn configure(url: &str, answer_within: Option<Duration>) -> Result<Target, Fault> {
     let (plain, mut wanted) = tls::split_tls_settings(url).map_err(Fault::Fatal)?;
     let mut config: Config = plain
         .parse()
         .map_err(|_| Fault::Fatal(LedgerError::InvalidUrl { url: without_password(url) }))?;
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
+    let connect_within = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+    config.connect_timeout(connect_within);
     if config.get_application_name().is_none() {
         config.application_name("berth");
     }
@@ -127,7 +133,14 @@ pub(crate) fn configure(url: &str) -> Result<Target, Fault> {
         Mode::Require | Mode::VerifyFull => SslMode::Require,
     });
     let tls = wanted.connector().map_err(Fault::Fatal)?;
-    Ok(Target { config, tls })
+    Ok(Target { hosts: split_by_host(&config), connect_within, tls, answer_within })
+}
+
+impl Target {
+    /// How many hosts the URL names.
+    pub(super) fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
 }
 
 /// A URL that may be shown.
@@ -144,26 +157,14 @@ impl Session {
         let runtime = ConnectionRuntime::start();
         let runtime =
             runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
-        // The connection moves whenever this thread waits for an answer; its errors reach every
-        // waiting call.
-        let connected = match &target.tls {
-            None => runtime.block_on(target.config.connect(NoTls)).map(|(client, connection)| {
-                runtime.get().spawn(connection);
-                client
-            }),
-            Some(tls) => {
-                let connected = runtime.block_on(target.config.connect(tls.clone()));
-                connected.map(|(client, connection)| {
-                    runtime.get().spawn(connection);
-                    client
-                })
-            }
-        };
-        let client = connected.map_err(|error| fault("connecting", &error))?;
+        let connecting =
+            connect_to_writable_host(&target.hosts, target.tls.as_ref(), target.connect_within);
+        let client = runtime.block_on(connecting)?;
         Ok(Self {
             client,
             statements: FxHashMap::default(),
             runtime,
+            answer_within: target.answer_within,
             #[cfg(test)]
             round_trips: 0,
             #[cfg(test)]
@@ -193,11 +194,38 @@ impl Session {
         }
     }
 
+    /// Waits for an answer of the server, but not for ever: one that is stopped or cut off keeps its
+    /// connections open and never answers.
+    fn wait<F: Future>(&self, what: &str, answer: F) -> Result<F::Output, Fault> {
+        let Some(limit) = self.answer_within else { return Ok(self.runtime.block_on(answer)) };
+        let waited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
+        waited.map_err(|_| {
+            Fault::Disconnected(format!("{what}: no answer within {} s", limit.as_secs()))
+        })
+    }
+
     /// Runs statements without values, as one script.
     pub(crate) fn script(&mut self, what: &'static str, sql: &str) -> Result<(), Fault> {
         self.count(1);
-        let done = self.runtime.block_on(self.client.batch_execute(sql));
+        let done = self.wait(what, self.client.batch_execute(sql))?;
         done.map_err(|error| fault(what, &error))
+    }
+
+    /// Runs one statement that returns one text, without preparing it: a pooler may not keep what is
+    /// prepared.
+    pub(super) fn unprepared_text(
+        &mut self,
+        what: &'static str,
+        sql: &str,
+    ) -> Result<Option<String>, Fault> {
+        self.count(1);
+        let answer = self.wait(what, self.client.simple_query(sql))?;
+        let messages = answer.map_err(|error| fault(what, &error))?;
+        let text = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        Ok(text)
     }
 
     /// Runs an embedded set of migrations.
@@ -220,7 +248,8 @@ impl Session {
             };
             requests.push(Box::pin(self.client.query(statement, parameters)));
         }
-        let answers = self.runtime.block_on(in_order(requests));
+        let what = calls.first().map_or("statements", |call| call.what);
+        let answers = self.wait(what, in_order(requests))?;
         let named = calls.iter().zip(answers);
         named.map(|(call, rows)| rows.map_err(|error| fault(call.what, &error))).collect()
     }
@@ -269,7 +298,7 @@ impl Session {
         for call in &missing {
             requests.push(Box::pin(self.client.prepare(&call.sql)));
         }
-        let prepared = self.runtime.block_on(in_order(requests));
+        let prepared = self.wait("preparing statements", in_order(requests))?;
         for (call, statement) in missing.into_iter().zip(prepared) {
             let statement = statement.map_err(|error| fault(call.what, &error))?;
             self.statements.insert(call.sql.clone().into_owned(), statement);

@@ -1,4 +1,4 @@
-//! Counters of nodes as this connection last saw or wrote them.
+//! Counters of nodes, and the policy in force, as this connection last saw or wrote them.
 //!
 //! SQLite has one writer at a time, and reports whether another connection has written since: while
 //! none has, what was written here is what would be read. The guards in SQL hold all the same, and
@@ -7,6 +7,7 @@
 use berth_engine::NodeId;
 use rustc_hash::FxHashMap;
 
+use crate::model::Text;
 use crate::unit_of_work::{NodeRow, Rows};
 
 /// Rows kept; about 40 MiB.
@@ -15,6 +16,8 @@ const ROWS_MAX: usize = 200_000;
 #[derive(Default)]
 pub(super) struct NodeCache {
     rows: FxHashMap<NodeId, NodeRow>,
+    /// The policy in force, once it was read.
+    policy: Option<Option<Text>>,
     /// SQLite's count of others' commits, as of the last transaction.
     version: i64,
     /// Rows as they will be once the transaction has committed.
@@ -26,6 +29,7 @@ impl NodeCache {
     pub(super) fn begin(&mut self, version: i64) {
         if version != self.version {
             self.rows.clear();
+            self.policy = None;
             self.version = version;
         }
         self.pending.clear();
@@ -42,8 +46,21 @@ impl NodeCache {
         self.rows.insert(node.clone(), row.clone());
     }
 
+    /// The policy in force, if that is known.
+    pub(super) const fn policy(&self) -> Option<&Option<Text>> {
+        self.policy.as_ref()
+    }
+
+    /// Notes the policy in force.
+    pub(super) fn put_policy(&mut self, policy: Option<Text>) -> Option<Text> {
+        self.policy.insert(policy).clone()
+    }
+
     /// Notes what the transaction writes.
     pub(super) fn write(&mut self, rows: &Rows) {
+        if !rows.activated.is_empty() {
+            self.policy = None;
+        }
         let changes = rows.nodes.changes();
         self.pending.extend(changes.iter().map(|change| (change.key.clone(), change.now.cloned())));
     }
@@ -61,6 +78,7 @@ impl NodeCache {
     /// Nothing is known any more.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
+        self.policy = None;
         self.pending.clear();
     }
 }

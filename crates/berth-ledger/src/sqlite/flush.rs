@@ -247,11 +247,11 @@ fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
             continue;
         };
         let sql = "INSERT INTO tenant (owner, limit_cpu, limit_memory, limit_disk, \
-             limit_instances, used_cpu, used_memory, used_disk, used_instances) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (owner) DO UPDATE SET \
+             limit_instances, used_cpu, used_memory, used_disk, used_instances, removal) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?11) ON CONFLICT (owner) DO UPDATE SET \
              limit_cpu = ?2, limit_memory = ?3, limit_disk = ?4, limit_instances = ?5, \
-             used_cpu = ?6, used_memory = ?7, used_disk = ?8, used_instances = ?9 \
-             WHERE tenant.used_instances = ?10";
+             used_cpu = ?6, used_memory = ?7, used_disk = ?8, used_instances = ?9, \
+             removal = ?11 WHERE tenant.used_instances = ?10";
         let quota = &now.quota;
         let guard = change.before.map_or(0, |before| before.instances);
         let parameters = (
@@ -265,6 +265,7 @@ fn tenants(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
             now.disk,
             now.instances,
             guard,
+            now.removal.as_ref().map(serde_json::to_string).transpose()?,
         );
         execute_one(connection, sql, parameters, || format!("tenant {tenant}"))?;
     }
@@ -305,10 +306,12 @@ fn pools_and_volumes(connection: &Connection, rows: &Rows) -> Result<(), Fault> 
             connection.execute("DELETE FROM volume WHERE id = ?1", [id])?;
             continue;
         };
-        let sql = "INSERT INTO volume (id, home, attached_to, owner) VALUES (?1, ?2, ?3, ?4) \
-             ON CONFLICT (id) DO UPDATE SET home = ?2, attached_to = ?3, owner = ?4";
+        let sql = "INSERT INTO volume (id, home, attached_to, owner, moving_to) \
+             VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (id) DO UPDATE SET home = ?2, \
+             attached_to = ?3, owner = ?4, moving_to = ?5";
         let attached_to = row.attached_to.map(|instance| *instance.0.as_bytes());
-        let values = (id, row.home.as_str(), attached_to, row.tenant.as_deref());
+        let moving_to = row.moving_to.as_ref().map(|node| node.as_str());
+        let values = (id, row.home.as_str(), attached_to, row.tenant.as_deref(), moving_to);
         connection.prepare_cached(sql)?.execute(values)?;
     }
     for change in rows.slots.changes() {

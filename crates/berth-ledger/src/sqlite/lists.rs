@@ -118,9 +118,10 @@ impl Queries for Sqlite {
 
     fn quotas(&mut self) -> Result<Vec<QuotaUse>, Fault> {
         let sql = "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, \
-             used_memory, used_disk, used_instances, owner FROM tenant ORDER BY owner";
+             used_memory, used_disk, used_instances, removal, owner FROM tenant \
+             WHERE removal IS NULL ORDER BY owner";
         list(&self.connection, sql, [], |row| {
-            let tenant = text(row, 8)?;
+            let tenant = text(row, 9)?;
             Ok(tenant_from(row)?.used_by(tenant))
         })
     }

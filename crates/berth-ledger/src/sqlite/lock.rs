@@ -70,7 +70,18 @@ pub(super) fn read(
     pools_and_volumes(connection, keys, &mut rows)?;
     claims_and_requests(connection, keys, &mut rows)?;
     rest(connection, keys, &mut rows)?;
+    rows.active_policy = match cache.policy() {
+        Some(known) => known.clone(),
+        None => cache.put_policy(active_policy(connection)?),
+    };
     Ok(rows)
+}
+
+fn active_policy(connection: &Connection) -> Result<Option<Text>, Fault> {
+    let sql = "SELECT hash FROM policy WHERE active = 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query([])?;
+    found.next()?.map(|row| text(row, 0)).transpose()
 }
 
 fn groups(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fault> {
@@ -165,10 +176,16 @@ fn tenants(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), 
     for tenant in &keys.tenants {
         let mut statement = connection.prepare_cached(
             "SELECT limit_cpu, limit_memory, limit_disk, limit_instances, used_cpu, used_memory, \
-             used_disk, used_instances FROM tenant WHERE owner = ?1",
+             used_disk, used_instances, removal FROM tenant WHERE owner = ?1",
         )?;
-        if let Some(row) = statement.query_row([&**tenant], tenant_from).optional()? {
-            rows.tenants.load(Text::clone(tenant), row);
+        let mut found = statement.query([&**tenant])?;
+        if let Some(row) = found.next()? {
+            rows.tenants.load(Text::clone(tenant), tenant_from(row)?);
+        }
+    }
+    for tenant in &keys.tenants_in_use {
+        if super::tenants::is_in_use(connection, tenant)? {
+            rows.tenants_in_use.insert(Text::clone(tenant));
         }
     }
     for tenant in &keys.whole.tenants {
@@ -198,15 +215,18 @@ fn pools_and_volumes(connection: &Connection, keys: &Keys, rows: &mut Rows) -> R
         }
     }
     for id in &keys.volumes {
-        let mut statement = connection
-            .prepare_cached("SELECT home, attached_to, owner FROM volume WHERE id = ?1")?;
+        let mut statement = connection.prepare_cached(
+            "SELECT home, attached_to, owner, moving_to FROM volume WHERE id = ?1",
+        )?;
         let mut found = statement.query([&**id])?;
         if let Some(row) = found.next()? {
             let home = NodeId::new(&text(row, 0)?);
             let attached_to = row.get_ref(1)?.as_blob_or_null().map_err(Fault::corrupt)?;
             let attached_to = attached_to.map(encoding::parse_instance).transpose()?;
             let tenant = optional_text(row, 2)?;
-            rows.volumes.load(Text::clone(id), VolumeRow { tenant, home, attached_to });
+            let moving_to = optional_text(row, 3)?.map(|node| NodeId::new(&node));
+            let row = VolumeRow { tenant, home, attached_to, moving_to };
+            rows.volumes.load(Text::clone(id), row);
         }
     }
     for key in &keys.slots {
@@ -271,6 +291,12 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
             rows.workloads.load(key.clone(), row);
         }
     }
+    for key in &keys.workloads_shared {
+        let sql = "SELECT revision FROM workload WHERE owner = ?1 AND name = ?2";
+        let mut statement = connection.prepare_cached(sql)?;
+        let version = statement.query_row((&*key.0, &*key.1), |row| row.get(0)).optional()?;
+        rows.workload_versions.extend(version.map(|version| (key.clone(), version)));
+    }
     for key in &keys.workloads_in_use {
         let mut statement = connection
             .prepare_cached("SELECT 1 FROM slot WHERE owner = ?1 AND workload = ?2 LIMIT 1")?;
@@ -278,7 +304,7 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
             rows.workloads_in_use.insert(key.clone());
         }
     }
-    for key in &keys.secrets {
+    for key in keys.secrets.union(&keys.secrets_read) {
         let sql = "SELECT version FROM env_secrets WHERE owner = ?1 AND env = ?2";
         let mut statement = connection.prepare_cached(sql)?;
         let mut found = statement.query((&*key.0, &*key.1))?;
@@ -311,7 +337,7 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
     Ok(())
 }
 
-pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantRow> {
+pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> Result<TenantRow, Fault> {
     Ok(TenantRow {
         quota: Quota {
             cpu_milli: row.get(0)?,
@@ -323,6 +349,7 @@ pub(super) fn tenant_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantRow
         memory: row.get(5)?,
         disk: row.get(6)?,
         instances: row.get(7)?,
+        removal: super::tenants::removal_from(row, 8)?,
     })
 }
 

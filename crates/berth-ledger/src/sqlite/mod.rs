@@ -3,43 +3,60 @@
 //! Only SQL and its translation: no rule of the ledger is here.
 
 mod cache;
+mod checkpoint;
 mod flush;
 mod lists;
 mod lock;
 mod read;
 mod rows;
 mod service;
+mod tenants;
 mod values;
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::database::{ChainRow, Database, LogEnds, NewReceipt, NewSegment, ReceiptRow, TakeItem};
 use crate::error::{Fault, LedgerError};
-use crate::model::{Claim, ClaimKey, Micros, Pool, Segment, Text, UnmetDemand};
+use crate::model::{
+    Claim, ClaimKey, Micros, Pool, Segment, TenantHoldings, TenantRemoval, Text, UnmetDemand,
+};
 use crate::pool_search::{PoolCursors, find_free_values};
 use crate::retention::RetentionCutoffs;
 use crate::schema::{NextRow, TakeRow, newest_version};
 use crate::unit_of_work::{Keys, Rows, UnlockedReadKeys, UnlockedReads};
 use cache::NodeCache;
+pub(crate) use checkpoint::{LogLimits, WriteAheadLog};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
 }
 
+/// The newest version of the schema.
+pub(crate) fn schema_version() -> i64 {
+    newest_version(embedded::migrations::runner().get_migrations())
+}
+
 /// How long a writer waits for another process before it gives up.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pages that the log may hold before they are copied into the database: 64 MiB.
-const CHECKPOINT_PAGES: u32 = 16_384;
+/// What the log has in front of each page.
+const FRAME_HEADER_BYTES: u64 = 24;
+
+/// Memory for pages of a connection, in KiB: of the writer, and of others.
+const CACHE_KIB: (i32, i32) = (16_384, 2048);
 
 /// One connection to a SQLite ledger.
 pub(crate) struct Sqlite {
     path: PathBuf,
     connection: Connection,
+    /// To whom the writer reports how long the log is.
+    log: Option<Arc<WriteAheadLog>>,
     /// Where this writer draws values of large pools, pool by pool.
     cursors: PoolCursors,
     /// The last time that was read: it never goes back within a process.
@@ -77,11 +94,20 @@ impl Sqlite {
         let mut ledger = Self {
             path: path.to_owned(),
             connection,
+            log: None,
             cursors: PoolCursors::default(),
             clock: 0,
             nodes: NodeCache::default(),
         };
         ledger.migrate()?;
+        Ok(ledger)
+    }
+
+    /// Opens a ledger for the writer, which reports how long the log is.
+    pub(crate) fn open_writer(path: &Path, log: Arc<WriteAheadLog>) -> Result<Self, Fault> {
+        let mut ledger = Self::open(path)?;
+        ledger.log = Some(log);
+        ledger.prepare_writer()?;
         Ok(ledger)
     }
 
@@ -91,16 +117,35 @@ impl Sqlite {
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
-        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        connection.pragma_update(None, "cache_size", -65_536)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB.1)?;
         connection.pragma_update(None, "temp_store", "memory")?;
         connection.set_prepared_statement_cache_capacity(128);
         Ok(connection)
     }
 
+    /// Sets up the writer's connection.
+    fn prepare_writer(&mut self) -> Result<(), Fault> {
+        let Some(log) = &self.log else { return Ok(()) };
+        self.connection.pragma_update(None, "cache_size", -CACHE_KIB.0)?;
+        let kept = i64::try_from(log.limits.truncate_to).unwrap_or(i64::MAX);
+        self.connection.pragma_update(None, "journal_size_limit", kept)?;
+        let page: u32 = self.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let log = Arc::clone(log);
+        self.connection.wal_hook(Some(move |wal: &mut Wal, pages| {
+            let pages = u64::try_from(pages).unwrap_or(0);
+            if log.report(pages * (u64::from(page) + FRAME_HEADER_BYTES)) {
+                // What was committed is durable already; the next commit tries again.
+                let _ = wal.checkpoint();
+            }
+            Ok(())
+        }))?;
+        Ok(())
+    }
+
     /// Brings the schema up to date, one process at a time.
     fn migrate(&mut self) -> Result<(), Fault> {
-        let known = newest_version(embedded::migrations::runner().get_migrations());
+        let known = schema_version();
         // Most starts find the schema as it should be, and need no lock.
         if self.schema_version()? == Some(known) {
             return Ok(());
@@ -253,7 +298,11 @@ impl Database for Sqlite {
     fn reconnect(&mut self) -> Result<(), Fault> {
         self.nodes.clear();
         self.connection = Self::connect(&self.path)?;
-        Ok(())
+        self.prepare_writer()
+    }
+
+    fn highest_fence(&mut self) -> Result<i64, Fault> {
+        read::highest_fence(&self.connection)
     }
 
     fn clock(&mut self) -> Result<Micros, Fault> {
@@ -284,8 +333,16 @@ impl Database for Sqlite {
         read::claims_of(&self.connection, tenant, workload)
     }
 
-    fn owned_by(&mut self, tenant: &str) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-        read::owned_by(&self.connection, tenant)
+    fn tenant_removals(&mut self) -> Result<Vec<(Text, TenantRemoval)>, Fault> {
+        tenants::removals(&self.connection)
+    }
+
+    fn tenant_holdings(&mut self, tenant: &str) -> Result<TenantHoldings, Fault> {
+        tenants::holdings(&mut self.connection, tenant)
+    }
+
+    fn forget_tenant(&mut self, tenant: &str, limit: usize) -> Result<u64, Fault> {
+        tenants::forget(&mut self.connection, tenant, limit)
     }
 
     fn expired_nodes(&mut self) -> Result<Vec<berth_engine::NodeId>, Fault> {
@@ -322,6 +379,7 @@ impl Database for Sqlite {
     }
 
     fn load(&mut self, rows: &mut NextRow<'_>) -> Result<(), Fault> {
+        self.nodes.clear();
         read::load(&mut self.connection, rows)
     }
 }

@@ -10,7 +10,7 @@ use crate::database::{ChainRow, LogEnds, ReceiptRow, SnapshotItem, TakeItem};
 use crate::drift::{self, DriftedRows};
 use crate::encoding;
 use crate::error::Fault;
-use crate::model::{ClaimKey, Micros, NodeVersion, Quota, REFUSALS, Segment, Text, UnmetDemand};
+use crate::model::{ClaimKey, Micros, NodeVersion, Quota, REFUSALS, Segment, UnmetDemand};
 use crate::retention::RetentionCutoffs;
 use crate::schema::{Cell, NextRow, TABLES, TakeRow};
 
@@ -34,6 +34,17 @@ pub(super) fn log_ends(connection: &Connection) -> Result<LogEnds, Fault> {
     Ok(statement.query_row([], |row| Ok(LogEnds { first: row.get(0)?, next: row.get(1)? }))?)
 }
 
+/// What is stored as text. A body that is none is for its reader to find unreadable: it must not hide
+/// the segments after it.
+fn lossy_text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            String::from_utf8_lossy(bytes).into_owned()
+        }
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => String::new(),
+    }
+}
+
 pub(super) fn segments_after(
     connection: &Connection,
     cursor: i64,
@@ -53,7 +64,7 @@ pub(super) fn segments_after(
             count,
             at: Micros(row.get(2)?),
             origin: text(row, 3)?,
-            body: row.get(4)?,
+            body: lossy_text(row.get_ref(4)?),
         });
         events += count;
         if events >= limit {
@@ -101,7 +112,8 @@ pub(super) fn snapshot(connection: &Connection, take: &mut TakeItem<'_>) -> Resu
     })?;
     let pools = format!("SELECT {POOL} FROM pool");
     for_each_row(connection, &pools, [], |row| take(SnapshotItem::Pool(pool_from(row)?.pool)))?;
-    let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant";
+    let quotas = "SELECT owner, limit_cpu, limit_memory, limit_disk, limit_instances FROM tenant \
+         WHERE removal IS NULL";
     for_each_row(connection, quotas, [], |row| {
         let quota = Quota {
             cpu_milli: row.get(1)?,
@@ -133,22 +145,6 @@ pub(super) fn claims_of(
         Ok(())
     })?;
     Ok(keys)
-}
-
-pub(super) fn owned_by(
-    connection: &Connection,
-    tenant: &str,
-) -> Result<(Vec<Text>, Vec<Text>), Fault> {
-    let mut owned = (Vec::new(), Vec::new());
-    for_each_row(connection, "SELECT name FROM workload WHERE owner = ?1", [tenant], |row| {
-        owned.0.push(text(row, 0)?);
-        Ok(())
-    })?;
-    for_each_row(connection, "SELECT id FROM placement_group WHERE owner = ?1", [tenant], |row| {
-        owned.1.push(text(row, 0)?);
-        Ok(())
-    })?;
-    Ok(owned)
 }
 
 pub(super) fn expired_nodes(connection: &Connection, now: Micros) -> Result<Vec<NodeId>, Fault> {
@@ -184,6 +180,11 @@ pub(super) fn drifted(connection: &mut Connection) -> Result<DriftedRows, Fault>
     })?;
     counters.report(&mut drifted);
     Ok(drifted)
+}
+
+pub(super) fn highest_fence(connection: &Connection) -> Result<i64, Fault> {
+    let sql = "SELECT coalesce(max(fence), 0) FROM node_room";
+    Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
 pub(super) fn heartbeats_since(

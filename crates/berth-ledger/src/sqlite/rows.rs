@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::encoding;
 use crate::error::Fault;
-use crate::model::{Claim, ClaimKey, ClaimState, Micros, Pool, PoolKind, Role, Spec, Text};
+use crate::model::{Claim, ClaimKey, Micros, Pool, PoolKind, Role, Spec, Text};
 use crate::unit_of_work::{GroupRow, NodeRow, PoolRow};
 
 /// The columns of a claim, in the order in which [`claim_from`] reads them.
@@ -38,9 +38,7 @@ pub(super) fn claim_key_from(row: &Row<'_>, column: usize) -> Result<ClaimKey, F
 }
 
 pub(super) fn claim_from(row: &Row<'_>) -> Result<Claim, Fault> {
-    let state = row.get(5)?;
-    let state =
-        ClaimState::from_number(state).ok_or_else(|| Fault::corrupt(format!("state {state}")))?;
+    let state = encoding::claim_state(row.get(5)?)?;
     let amount = |column: usize| -> Result<u32, Fault> { encoding::to_u32(row.get(column)?) };
     let batch = row.get_ref(14)?.as_blob_or_null().map_err(Fault::corrupt)?;
     let permit = row.get_ref(21)?.as_str_or_null().map_err(Fault::corrupt)?;

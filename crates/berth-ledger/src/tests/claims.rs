@@ -5,8 +5,8 @@ use berth_engine::{Amounts, Demand, GroupKind, InstanceId, NodeId, NodeState};
 
 use super::{TestLedger, code, granted, group, key, on_every_database, release, request, volume};
 use crate::model::{
-    Adopt, Advance, Answer, ClaimState, Drift, Move, Op, Outcome, Pool, Quota, Resize, SlotKey,
-    Step, Text, UnmetDemand, Verdict, Workload,
+    Adopt, Advance, Answer, Assumptions, ClaimState, Drift, Move, Op, Outcome, Plan, Pool, Quota,
+    Resize, SlotKey, Step, Text, UnmetDemand, Verdict, Workload,
 };
 
 fn on_node(test: &TestLedger, instance: u128, node: &str) -> crate::model::PlannedClaim {
@@ -281,14 +281,23 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
                 fence: None,
                 amounts,
                 cpu_hard,
+                host_cpu_milli: Some(4000),
             })
         };
         test.claim_answer(resize("grow", Amounts::new(4000, 8192))).unwrap();
         let much = test.claim_answer(resize("much", Amounts::new(4000, 99_999))).unwrap_err();
         assert_eq!(much.code(), "no_capacity_memory");
+        let wide = test.claim_answer(resize("wide", Amounts::new(4001, 8192))).unwrap_err();
+        assert_eq!(wide.code(), "cpu_exceeds_host", "its host has four cores");
         request.resources = Amounts::new(4000, 8192);
         let to = test.planned(request, "n2", "z", "b");
-        let to = Move { request_id: Text::from("move"), fence: Some(fence), to, restart: false };
+        let to = Move {
+            request_id: Text::from("move"),
+            fence: Some(fence),
+            to,
+            restart: false,
+            guard: None,
+        };
         let moved = test.claim_answer(Op::Move(Box::new(to.clone()))).unwrap();
         assert_eq!((moved.node.as_str(), moved.state), ("n2", Some(ClaimState::Active)));
         assert!(moved.fence > fence);
@@ -298,6 +307,53 @@ fn a_claim_is_renewed_bound_resized_and_moved_with_its_address_and_group() {
         test.assert_exact();
         test.release(1).unwrap();
         test.done(Op::RemoveGroup(Text::from("g")));
+        test.assert_exact();
+    });
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_granted_under_other_limits_and_changes_nothing() {
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::PutPool(Pool::parse("p", "7-7").unwrap()));
+        let quota = |instances| Quota { instances: Some(instances), ..Quota::default() };
+        let planned = |test: &TestLedger, number: u128| {
+            let mut planned = on_node(test, number, "n1");
+            planned.pools.push(Text::from("p"));
+            planned
+        };
+        let tenant = Text::from(request(1).tenant.as_str());
+        test.done(Op::PutQuota { tenant: tenant.clone(), quota: quota(1) });
+        let wide = |range: &str| vec![Pool::parse("p", range).unwrap()];
+        let raised = Assumptions { quota: Some(quota(3)), pools: Vec::new() };
+        let wider = Assumptions { pools: wide("7-8"), ..raised.clone() };
+        let cases = [
+            (1, Assumptions::default(), Ok(1)),
+            (2, Assumptions::default(), Err("quota_exceeded")),
+            (2, raised, Err("pool_exhausted")),
+            (2, wider.clone(), Ok(2)),
+            (3, wider.clone(), Err("pool_exhausted")),
+        ];
+        // Twice, in one transaction, to see that nothing is left of a dry run.
+        let mut ops = Vec::new();
+        for (count, assumed, _) in cases.iter().chain(&cases) {
+            let claims = (1..=*count).map(|number| planned(test, number)).collect();
+            ops.push(Op::DryRun(Plan::new("try", &tenant, claims), assumed.clone()));
+        }
+        let answers = test.all(&ops);
+        for (answer, (count, _, expected)) in answers.iter().zip(cases.iter().chain(&cases)) {
+            let found = match answer {
+                Answer::Plan(Verdict::Granted(grant)) => Ok(grant.claims.len()),
+                Answer::Plan(Verdict::Refused(by)) => Err(by.code()),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(found, *expected, "{count}");
+        }
+        let first = planned(test, 1);
+        granted(&test.commit(vec![first]));
+        let second = Plan::new("second", &tenant, vec![planned(test, 2)]);
+        let Answer::Plan(verdict) = test.one(Op::DryRun(second, wider)) else { panic!("no plan") };
+        assert_eq!(granted(&verdict).claims[0].values[0].value, "8", "one that is not taken");
         test.assert_exact();
     });
 }

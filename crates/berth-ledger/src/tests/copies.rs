@@ -124,7 +124,7 @@ fn a_database_of_a_newer_berth_is_refused() {
     let newer = "INSERT INTO refinery_schema_history (version, name, applied_on, checksum) \
          VALUES (99, 'later', '2030-01-01T00:00:00Z', '1')";
     raw(&url).script("test", newer).unwrap();
-    let Err(Fault::Fatal(error)) = Postgres::open(&url, Isolation::ReadCommitted) else {
+    let Err(Fault::Fatal(error)) = Postgres::open(&url, Isolation::ReadCommitted, None) else {
         panic!("it was opened");
     };
     assert!(matches!(error, LedgerError::NewerSchema { found: 99, .. }), "{error}");
@@ -154,15 +154,18 @@ fn a_socket_url_works_and_a_wrong_one_is_named_without_its_password() {
     let mut tables = open(&server.socket_url(), Isolation::ReadCommitted);
     assert!(tables.clock().unwrap().0 > 1_700_000_000_000_000);
     let url = "postgres://me:secret@host:port/x";
-    let Err(Fault::Fatal(error)) = Postgres::open(url, Isolation::ReadCommitted) else {
+    let Err(Fault::Fatal(error)) = Postgres::open(url, Isolation::ReadCommitted, None) else {
         panic!("it was opened");
     };
     let text = error.to_string();
     assert!(text.contains("host:port") && !text.contains("secret"), "{text}");
-    let closed = Postgres::open("postgres://me@127.0.0.1:1/x", Isolation::ReadCommitted);
+    let closed = Postgres::open("postgres://me@127.0.0.1:1/x", Isolation::ReadCommitted, None);
     assert!(matches!(closed, Err(Fault::Disconnected(_))));
     let missing = server.url().replace("/postgres", "/nothing");
-    assert!(matches!(Postgres::open(&missing, Isolation::ReadCommitted), Err(Fault::Fatal(_))));
+    assert!(matches!(
+        Postgres::open(&missing, Isolation::ReadCommitted, None),
+        Err(Fault::Fatal(_))
+    ));
 }
 
 #[test]
@@ -182,9 +185,9 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
         text.push_str(&format!("{{\"rows\":2,\"tables\":{tables},\"checksum\":\"{checksum}\"}}\n"));
         text
     };
-    let newer = open("newer.db").import(&mut export(6).as_bytes()).unwrap_err();
+    let newer = open("newer.db").import(&mut export(8).as_bytes()).unwrap_err();
     assert!(
-        newer.to_string().contains("unsupported format 6; this Berth reads formats 1 to 5"),
+        newer.to_string().contains("unsupported format 8; this Berth reads formats 1 to 7"),
         "{newer}"
     );
     let ledger = open("old.db");
@@ -198,7 +201,7 @@ fn an_export_of_the_first_format_still_loads_and_a_newer_one_is_refused() {
     assert_eq!(secrets, 1);
     let mut out = Vec::new();
     ledger.export(&mut out).unwrap();
-    assert!(out.starts_with(b"{\"berth_export\":5}\n"));
+    assert!(out.starts_with(b"{\"berth_export\":7}\n"));
 }
 
 #[test]

@@ -26,6 +26,9 @@ const SQLITE_STATEMENTS: (u32, u32) = (3, 8);
 /// Bytes of rows, events and receipts that a claim writes: alone, and with 99 others.
 const BYTES_OF_A_CLAIM: (usize, usize) = (1400, 1040);
 
+/// Bytes that SQLite writes to its log for a placement that is alone in its transaction: whole pages.
+const LOG_BYTES_OF_A_PLACEMENT: u64 = 72 * 1024;
+
 /// Commits plans in one transaction; returns how many round trips that took.
 fn trips(test: &mut TestLedger, tables: &mut Postgres, plans: Vec<Plan>) -> u32 {
     op_trips(test, tables, &plans.into_iter().map(Op::Commit).collect::<Vec<Op>>())
@@ -116,6 +119,34 @@ fn statements_of_a_commit_on_postgres_do_not_depend_on_how_many_claims_it_has() 
 }
 
 #[test]
+fn a_member_that_is_given_secrets_costs_two_statements_more_and_no_round_trip() {
+    let server = server();
+    let url = new_database(&server);
+    let mut test = TestLedger::postgres(&url, Isolation::ReadCommitted);
+    let mut tables = open(&url, Isolation::ReadCommitted);
+    (0..10).for_each(|number| test.node(&format!("n{number:03}"), "z", "r"));
+    let (env, version) = (Text::from("prod"), Some(Text::from("1")));
+    test.done(Op::PutSecrets { tenant: None, env, version });
+    let mut counted = Vec::new();
+    for (round, count) in [(0, 1), (1, 1), (2, 10)] {
+        let mut ops = plans(&mut test, round, count);
+        for op in &mut ops {
+            let Op::Commit(plan) = op else { panic!("{op:?}") };
+            let claim = &mut plan.claims[0];
+            let request = std::sync::Arc::make_mut(&mut claim.request);
+            request.workload = Some("web".to_owned());
+            (request.env, request.needs_secrets) = (Some("prod".to_owned()), true);
+            (claim.workload_version, claim.policy) = (Some(0), Some(Text::default()));
+            claim.secrets_version = Some(Text::from("1"));
+        }
+        let before = (tables.round_trips(), tables.statements());
+        op_trips(&mut test, &mut tables, &ops);
+        counted.push((tables.round_trips() - before.0, tables.statements() - before.1));
+    }
+    assert_eq!(counted[1..], [(2, POSTGRES_STATEMENTS + 2); 2], "{counted:?}");
+}
+
+#[test]
 fn statements_of_a_commit_on_sqlite_grow_by_three_with_a_claim() {
     let folder = tempfile::tempdir().unwrap();
     let mut tables = Sqlite::open(&folder.path().join("ledger.db")).unwrap();
@@ -170,6 +201,37 @@ fn bytes_that_a_claim_writes_stay_within_what_is_promised() {
             assert!(written * 10 > most * 9, "{count} claims: {written} bytes; promise that");
         }
     });
+}
+
+#[test]
+fn bytes_that_sqlite_writes_for_a_lone_placement_stay_within_what_is_promised() {
+    const ROUNDS: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    // Nobody copies the log, so it grows by what is written.
+    let tables = Sqlite::open(&path).unwrap();
+    let mut test = TestLedger::new(Box::new(tables), Box::new(|_| ()));
+    (0..100).for_each(|number| test.node(&format!("n{number:03}"), "z", "r"));
+    for round in 0..5 {
+        let ops = plans(&mut test, round, 100);
+        commit_all(&mut test, &ops);
+    }
+    let log = folder.path().join("ledger.db-wal");
+    let written = || std::fs::metadata(&log).unwrap().len();
+    let before = written();
+    for round in 0..ROUNDS {
+        // Each on a node of its own.
+        let op = plans(&mut test, 10 + round as u128, 100).swap_remove(round);
+        // As the server does it: under the name of the caller.
+        let [actor, origin, action] = ["ann", "127.0.0.1", "place"].map(Text::from);
+        let subject = Text::from("acme");
+        let by = Audited { actor, origin, action, subject, request_id: None, op };
+        commit_all(&mut test, &[Op::Audited(Box::new(by))]);
+    }
+    let each = (written() - before) / u64::try_from(ROUNDS).unwrap();
+    let most = LOG_BYTES_OF_A_PLACEMENT;
+    println!("{each} bytes");
+    assert!(each <= most, "{each} bytes, promised {most}");
 }
 
 #[test]

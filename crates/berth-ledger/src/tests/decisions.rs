@@ -13,7 +13,7 @@ use crate::model::{
 };
 use crate::retention::Retention;
 use crate::transaction::CommitRecord;
-use crate::writer::Observer;
+use crate::writer::{Observer, WriterHooks};
 
 fn options() -> Options {
     Options { writers: 1, ..Options::default() }
@@ -146,7 +146,8 @@ fn an_observer_is_told_when_and_what_was_committed() {
         let listener = Arc::clone(&told);
         let observer: Observer =
             Arc::new(move |committed| listener.lock().unwrap().push(committed));
-        let ledger = Ledger::open_with(backend.clone(), options(), Some(observer)).unwrap();
+        let hooks = WriterHooks { observer: Some(observer), ended: None };
+        let ledger = Ledger::open_with(backend.clone(), options(), hooks).unwrap();
         let facts = NodeFacts::new("n1", Amounts::new(8000, 16_384).with_disk(100_000));
         ledger.administer(Op::put_node(facts)).unwrap();
         ledger.commit(plan("r", 1)).unwrap();

@@ -50,7 +50,7 @@ fn server(made: &IssuedCertificate) -> TempPostgres {
 }
 
 fn open(url: &str) -> Result<Postgres, Fault> {
-    Postgres::open(url, Isolation::ReadCommitted)
+    Postgres::open(url, Isolation::ReadCommitted, None)
 }
 
 fn is_encrypted(url: &str) -> bool {

@@ -169,6 +169,7 @@ fn events_of_a_claims_life_name_its_owner_and_old_ones_are_read_without() {
             fence: None,
             amounts: Amounts::new(500, 512),
             cpu_hard: false,
+            host_cpu_milli: None,
         };
         test.claim_answer(Op::Resize(resize)).unwrap();
         let tenants: Vec<String> = test

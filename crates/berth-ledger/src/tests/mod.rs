@@ -1,15 +1,24 @@
 //! The same life of a ledger on SQLite and on PostgreSQL at every level of isolation, and what only
 //! PostgreSQL has to prove. Each test has a database of its own on a server that they share.
 
+mod availability;
 mod claims;
 mod copies;
 mod cost;
 mod decisions;
+mod durability;
 mod encrypted;
 mod lists;
 mod log;
+mod moves;
+mod preemption;
 mod races;
 mod service;
+mod slots;
+mod storage;
+mod tenants;
+mod views;
+mod writers;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -23,8 +32,8 @@ use berth_pgtemp::{Options, TempPostgres};
 use crate::database::{Database, SnapshotItem};
 use crate::drift::DriftedRows;
 use crate::model::{
-    Answer, Claim, ClaimKey, ClaimRejection, ClaimStatus, Event, NodeVersion, Op, Outcome, Plan,
-    PlannedClaim, Release, Text, Verdict,
+    Advance, Answer, Claim, ClaimKey, ClaimRejection, ClaimStatus, Event, NodeVersion, Op, Outcome,
+    Plan, PlannedClaim, Release, Step, Text, Verdict,
 };
 use crate::postgres::testing::{Session, configure};
 use crate::postgres::{Isolation, Postgres};
@@ -50,12 +59,12 @@ fn new_database(server: &TempPostgres) -> String {
 }
 
 fn open(url: &str, isolation: Isolation) -> Postgres {
-    Postgres::open(url, isolation).unwrap()
+    Postgres::open(url, isolation, None).unwrap()
 }
 
 /// A connection that knows nothing of the ledger.
 fn raw(url: &str) -> Session {
-    Session::connect(&configure(url).unwrap()).unwrap()
+    Session::connect(&configure(url, None).unwrap()).unwrap()
 }
 
 /// A ledger under test, and plain SQL on its database.
@@ -231,6 +240,15 @@ fn release(request_id: &str, instance: u128) -> Release {
         fence: None,
         confirmed: true,
         reason: Text::from("test"),
+    }
+}
+
+/// Has an instance run.
+fn start(test: &mut TestLedger, instance: u128) {
+    let fence = test.claim(instance).unwrap().fence;
+    for step in [Step::Bind, Step::Activate] {
+        let advance = Advance { key: key(instance), tenant: None, fence, step };
+        test.claim_answer(Op::Advance(advance)).unwrap();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Many writers at once, at every level of isolation: the sums stay exact and every answer is right.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -321,7 +322,8 @@ fn releases_moves_and_reaps_that_cross_leave_exact_counters() {
                 test.commit_plan(plan);
                 let to = test.planned(request(instance), to, "z", "r");
                 let request_id = Text::from(format!("move-{writer}-{n}"));
-                let to = crate::model::Move { request_id, fence: None, to, restart: false };
+                let to =
+                    crate::model::Move { request_id, fence: None, to, restart: false, guard: None };
                 test.one(Op::Move(Box::new(to)));
                 test.one(Op::Reap(NodeId::new("n1")));
                 if n % 2 == 0 {
@@ -352,6 +354,32 @@ fn a_lost_connection_is_opened_again_and_the_answer_is_the_same() {
         operator.script("test", kill).unwrap();
         assert!(matches!(test.tables.clock(), Err(Fault::Disconnected(_))));
         assert!(test.tables.clock().is_ok(), "a read opens the connection again");
+        test.assert_exact();
+    });
+}
+
+#[test]
+fn a_writer_that_loses_to_another_every_time_still_gets_its_turn() {
+    at_every_level(|url, isolation| {
+        let mut test = TestLedger::postgres(url, isolation);
+        test.node("n1", "z", "r");
+        let done = Arc::new(AtomicBool::new(false));
+        let other = thread::spawn({
+            let (done, mut other) = (Arc::clone(&done), raw(url));
+            move || {
+                let change =
+                    "BEGIN; UPDATE node_room SET node = node; SELECT pg_sleep(0.005); COMMIT";
+                while !done.load(Ordering::Relaxed) {
+                    other.script("test", change).unwrap();
+                }
+            }
+        });
+        for number in 1..=3 {
+            let planned = test.planned(request(number), "n1", "z", "r");
+            assert_eq!(code(&test.commit(vec![planned])), "granted", "{isolation}");
+        }
+        done.store(true, Ordering::Relaxed);
+        other.join().unwrap();
         test.assert_exact();
     });
 }

@@ -1,12 +1,12 @@
 //! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
 
 use berth_engine::{
-    Amounts, FactChange, FactLayer, Group, NodeFacts, NodeId, NodeState, Room, Volume,
+    Amounts, FactChange, FactLayer, Group, MeasuredLoad, NodeFacts, NodeId, NodeState, Room,
 };
 
 use super::UnitOfWork;
 use super::limits;
-use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, VolumeRow};
+use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow};
 use crate::model::{
     DecisionOutcome, DecisionRecord, EventBody, Expect, Op, Outcome, Pool, Quota, Text,
     UnmetDemand, Workload,
@@ -30,39 +30,15 @@ impl UnitOfWork {
         if let Some(excess) = limits::excess(op) {
             return Outcome::Impossible(excess.to_string());
         }
+        if let Some(tenant) = self.tenant_in_removal(op) {
+            return Outcome::TenantRemoving(tenant);
+        }
         let outcome = match op {
-            Op::PutNode { facts, layer, expect } => {
-                self.if_generation(&facts.id, *expect, |work| work.put_node(facts, *layer))
-            }
-            Op::ChangeFacts { node, change, create, expect } => {
-                self.if_generation(node, *expect, |work| {
-                    work.change_facts(node, change, create.as_deref())
-                })
-            }
-            Op::SetNodeState { node, state, expect } => {
-                self.if_generation(node, *expect, |work| work.set_state(node, *state))
-            }
-            Op::SetHealth { node, degraded, expect } => {
-                self.if_generation(node, *expect, |work| work.set_health(node, degraded.as_ref()))
-            }
-            Op::RemoveNode { node, expect } => {
-                self.if_generation(node, *expect, |work| work.remove_node(node))
-            }
-            Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
-            Op::Heartbeats(heard) => {
-                self.rows.heartbeats.extend(heard.iter().cloned());
-                Outcome::Done
-            }
-            Op::RefuseReport { node, instance, code } => {
-                let (node_id, code) = (node.clone(), Text::clone(code));
-                let event = EventBody::ReportRefused { node_id, instance_id: *instance, code };
-                self.events.push(event);
-                Outcome::Done
-            }
             Op::PutGroup(group) => self.put_group(group),
             Op::RemoveGroup(group) => self.remove_group(group),
             Op::PutVolume(volume) => self.put_volume(volume),
             Op::RemoveVolume(volume) => self.remove_volume(volume),
+            Op::MarkVolume { volume, moving_to } => self.mark_volume(volume, moving_to.as_ref()),
             Op::PutPool(pool) => self.put_pool(pool),
             Op::RemovePool(pool) => self.remove_pool(pool),
             Op::PutQuota { tenant, quota } => self.put_quota(tenant, quota),
@@ -85,13 +61,59 @@ impl UnitOfWork {
             Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
             Op::Record(decisions) => self.record(decisions),
             Op::Demand(demand) => self.count_demand(demand),
-            _ => Outcome::Unchanged,
+            Op::StartTenantRemoval(start) => self.start_tenant_removal(start),
+            Op::EndTenantRemoval { tenant, quarantine_s } => {
+                self.end_tenant_removal(tenant, *quarantine_s)
+            }
+            _ => self.administer_node(op),
         };
         match outcome {
-            Outcome::Impossible(_) | Outcome::Stale { .. } => self.undo(self.events.len()),
+            Outcome::Impossible(_) | Outcome::TenantRemoving(_) | Outcome::Stale { .. } => {
+                self.undo(self.events.len());
+            }
             Outcome::Done | Outcome::Unchanged => self.keep(),
         }
         outcome
+    }
+
+    /// Operations on a node itself, and what agents report.
+    fn administer_node(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::PutNode { facts, layer, expect } => {
+                self.if_generation(&facts.id, *expect, |work| work.put_node(facts, *layer))
+            }
+            Op::ChangeFacts { node, change, create, expect } => {
+                self.if_generation(node, *expect, |work| {
+                    work.change_facts(node, change, create.as_deref())
+                })
+            }
+            Op::SetNodeState { node, state, expect } => {
+                self.if_generation(node, *expect, |work| work.set_state(node, *state))
+            }
+            Op::SetHealth { node, degraded, expect } => {
+                self.if_generation(node, *expect, |work| work.set_health(node, degraded.as_ref()))
+            }
+            Op::RemoveNode { node, expect } => {
+                self.if_generation(node, *expect, |work| work.remove_node(node))
+            }
+            Op::SetReserve { node, reserve } => self.set_reserve(node, *reserve),
+            Op::Heartbeats(heard) => {
+                // A server whose clock is ahead must not make a node seem alive for as long: the
+                // latest heartbeat counts.
+                let now_s = self.rows.now.0.div_euclid(1_000_000);
+                let heard = heard.iter().map(|(node, at)| (node.clone(), (*at).min(now_s)));
+                self.rows.heartbeats.extend(heard);
+                Outcome::Done
+            }
+            Op::SetLoads(loads) => self.set_loads(loads),
+            Op::RefuseReport { node, instance, code } => {
+                let (node_id, code) = (node.clone(), Text::clone(code));
+                let event = EventBody::ReportRefused { node_id, instance_id: *instance, code };
+                self.events.push(event);
+                Outcome::Done
+            }
+            _ => Outcome::Unchanged,
+        }
     }
 
     fn record(&mut self, decisions: &[DecisionRecord]) -> Outcome {
@@ -138,6 +160,21 @@ impl UnitOfWork {
         self.rows.facts.set(node, Some(FactsRow { facts: facts.clone() }));
         self.events.push(EventBody::NodeChanged { constraint_gen, facts: Box::new(facts) });
         Outcome::Done
+    }
+
+    /// Records how busy nodes are. It changes no guard, so that no plan is refused for it.
+    fn set_loads(&mut self, loads: &[(NodeId, Option<MeasuredLoad>)]) -> Outcome {
+        let mut outcome = Outcome::Unchanged;
+        for (node, load) in loads {
+            let known = self.rows.facts.get(node).is_some_and(|row| row.facts.load != *load);
+            if !known {
+                continue;
+            }
+            self.rows.facts.edit(node, |row| row.facts.load = *load);
+            self.events.push(EventBody::NodeLoad { node_id: node.clone(), load: *load });
+            outcome = Outcome::Done;
+        }
+        outcome
     }
 
     fn put_node(&mut self, stated: &NodeFacts, layer: FactLayer) -> Outcome {
@@ -336,45 +373,6 @@ impl UnitOfWork {
         Outcome::Done
     }
 
-    fn put_volume(&mut self, volume: &Volume) -> Outcome {
-        if volume.id.is_empty() {
-            return Outcome::Impossible("a volume's id is empty; give it a name".to_owned());
-        }
-        let id = Text::from(volume.id.as_str());
-        let (tenant, home) = (volume.tenant.as_deref().map(Text::from), volume.home.clone());
-        let mut row = VolumeRow { tenant, home, attached_to: volume.attached_to };
-        if let Some(old) = self.rows.volumes.get(&id) {
-            // Only claims change the attachment.
-            row.attached_to = old.attached_to;
-            if *old == row {
-                return Outcome::Unchanged;
-            }
-            if let Some(by) = old.attached_to {
-                return Outcome::Impossible(format!(
-                    "volume {id} is used by instance {by} on {}; \
-                     release it before the volume moves or changes its owner",
-                    old.home
-                ));
-            }
-        }
-        let attached_to = row.attached_to;
-        self.rows.volumes.set(&id, Some(row));
-        let volume = Volume { attached_to, ..volume.clone() };
-        self.events.push(EventBody::VolumeChanged { volume });
-        Outcome::Done
-    }
-
-    fn remove_volume(&mut self, volume: &Text) -> Outcome {
-        let Some(row) = self.rows.volumes.get(volume) else { return Outcome::Unchanged };
-        if let Some(by) = row.attached_to {
-            let why = format!("volume {volume} is used by instance {by}; release it first");
-            return Outcome::Impossible(why);
-        }
-        self.rows.volumes.set(volume, None);
-        self.events.push(EventBody::VolumeRemoved { volume_id: volume.clone() });
-        Outcome::Done
-    }
-
     fn put_pool(&mut self, pool: &Pool) -> Outcome {
         let next = match self.rows.pools.get(&pool.id) {
             Some(old) if old.pool == *pool => return Outcome::Unchanged,
@@ -418,7 +416,8 @@ impl UnitOfWork {
     }
 
     fn remove_quota(&mut self, tenant: &Text) -> Outcome {
-        if self.rows.tenants.get(tenant).is_none() {
+        // The row of a tenant that is being removed is not about limits: those are gone.
+        if self.rows.tenants.get(tenant).is_none_or(|row| row.removal.is_some()) {
             return Outcome::Unchanged;
         }
         self.rows.tenants.set(tenant, None);
@@ -511,6 +510,6 @@ fn name_of(op: &Op) -> Option<&str> {
     }
 }
 
-fn unknown(what: &str, id: &str) -> Outcome {
+pub(super) fn unknown(what: &str, id: &str) -> Outcome {
     Outcome::Impossible(format!("{what} {id:?} is not known; register it first"))
 }

@@ -8,7 +8,7 @@ use super::UnitOfWork;
 use super::rows::{NodeRow, TenantRow, ValueRow};
 use crate::model::{
     Allocation, Claim, ClaimHoldings, ClaimKey, ClaimState, EventBody, GroupPlace, Guard,
-    HeldValue, PlannedClaim, RefusalReason, Role, Text,
+    HeldValue, PlannedClaim, Pool, RefusalReason, Role, SlotKey, Text,
 };
 
 /// Why a claim was not charged.
@@ -49,6 +49,7 @@ impl UnitOfWork {
             check_node(planned, row)?;
             self.check_rules(planned, row)?;
             self.check_neighbours(planned)?;
+            self.check_view(planned, tenant)?;
         }
         let request = &planned.request;
         let mut holdings = ClaimHoldings::default();
@@ -59,9 +60,7 @@ impl UnitOfWork {
             self.charge_class(planned, class, wanted, mode)?;
             holdings.classes.insert(class.clone(), wanted);
         }
-        // An instance that moves is not one more: its second claim counts, and is never refused.
-        let quota = if planned.key.role == Role::Primary { mode } else { ChargeMode::Recorded };
-        self.charge_tenant(planned, tenant, quota)?;
+        self.charge_tenant(planned, tenant, mode)?;
         for volume in &request.volumes {
             holdings.volumes.push(self.attach(planned, tenant, volume, mode)?);
         }
@@ -71,6 +70,7 @@ impl UnitOfWork {
                 return Err(Guard::SlotTaken { slot: slot.clone(), by: by.instance }.into());
             }
             self.rows.slots.set(slot, Some(planned.key));
+            holdings.slot_predecessors = self.slot_predecessors(planned, slot);
             holdings.slot = Some(slot.clone());
         }
         for pool in &planned.pools {
@@ -83,13 +83,14 @@ impl UnitOfWork {
                 self.generations_before.entry(node.clone()).or_insert(before);
             }
         }
-        let now = self.rows.now.0;
+        let (now, highest_fence) = (self.rows.now.0, self.highest_fence);
         let mut fence = 0;
         let has_rules = planned.has_hard_rules();
         self.rows.nodes.edit(&planned.node, |row| {
             row.room.used.charge(&planned.demand.amounts, planned.demand.capped, 1);
-            // The clock, so that it rises across nodes; at least one more, so that it rises on this one.
-            row.fence = now.max(row.fence + 1);
+            // The clock, so that it rises across nodes; more than any other that is known, so that it
+            // does even if the clock was put back.
+            row.fence = now.max(row.fence + 1).max(highest_fence + 1);
             row.rules_gen += i64::from(has_rules);
             fence = row.fence;
         });
@@ -143,11 +144,36 @@ impl UnitOfWork {
         if let Some(slot) = &holdings.slot
             && self.rows.slots.get(slot) == Some(&claim.key)
         {
-            self.rows.slots.set(slot, None);
+            let holder = self.previous_holder(slot, &holdings.slot_predecessors);
+            self.rows.slots.set(slot, holder);
         }
         for held in &holdings.values {
             self.give_back(held, claim.key);
         }
+    }
+
+    /// The claims that still have a slot which is handed over to a planned one.
+    fn slot_predecessors(&self, planned: &PlannedClaim, slot: &SlotKey) -> Vec<ClaimKey> {
+        let Some(latest) = planned.takes_over.filter(|latest| *latest != planned.key) else {
+            return Vec::new();
+        };
+        let holdings = self.rows.claims.get(&latest).and_then(|claim| claim.holdings.as_deref());
+        let earlier = holdings.into_iter().flat_map(|holdings| &holdings.slot_predecessors);
+        let candidates = std::iter::once(&latest).chain(earlier);
+        candidates.filter(|key| self.has_slot(**key, slot)).copied().collect()
+    }
+
+    /// The claim that has a slot once its holder has gone: the latest of those before it.
+    fn previous_holder(&mut self, slot: &SlotKey, predecessors: &[ClaimKey]) -> Option<ClaimKey> {
+        if predecessors.iter().any(|key| !self.locked_predecessors.contains(key)) {
+            self.must_restart = true;
+        }
+        predecessors.iter().find(|key| self.has_slot(**key, slot)).copied()
+    }
+
+    fn has_slot(&self, key: ClaimKey, slot: &SlotKey) -> bool {
+        let holdings = self.rows.claims.get(&key).and_then(|claim| claim.holdings.as_deref());
+        holdings.is_some_and(|holdings| holdings.slot.as_ref() == Some(slot))
     }
 
     /// The event of a claim that was granted or recorded.
@@ -311,6 +337,14 @@ impl UnitOfWork {
         mode: ChargeMode,
     ) -> Result<(), ChargeError> {
         let Some(row) = self.rows.tenants.get(tenant) else { return Ok(()) };
+        let is_guarded = mode == ChargeMode::Guarded;
+        if is_guarded && row.removal.is_some() {
+            return Err(ChargeError::Refused(RefusalReason::TenantRemoving(Text::clone(tenant))));
+        }
+        // An instance that moves is not one more, nor larger: its second claim counts for no quota.
+        if planned.key.role != Role::Primary {
+            return Ok(());
+        }
         let wanted = &planned.demand.amounts;
         let quota = &row.quota;
         let limits = [
@@ -321,7 +355,7 @@ impl UnitOfWork {
         ];
         for (resource, used, wanted, limit) in limits {
             if let Some(limit) = limit
-                && mode == ChargeMode::Guarded
+                && is_guarded
                 && wanted > 0
                 && used + wanted > limit
             {
@@ -368,6 +402,10 @@ impl UnitOfWork {
             if let Some(by) = row.attached_to.filter(|by| *by != instance) {
                 return Err(Guard::VolumeInUse { volume, by }.into());
             }
+            if let Some(to) = row.moving_to.clone() {
+                // What it would write now would not be copied.
+                return Err(ChargeError::Refused(RefusalReason::VolumeMoving { volume, to }));
+            }
         }
         self.rows.volumes.edit(&volume, |row| {
             row.attached_to.get_or_insert(instance);
@@ -381,6 +419,9 @@ impl UnitOfWork {
         tenant: &Text,
         key: ClaimKey,
     ) -> Result<HeldValue, ChargeError> {
+        if let Some(assumed) = self.assumed_pools.iter().find(|assumed| assumed.id == *pool) {
+            return self.take_assumed(&assumed.clone(), tenant);
+        }
         // A pool of another tenant is as if it were not there.
         let found = self.rows.pools.get(pool).filter(|row| row.pool.is_open_to(tenant));
         let Some(row) = found else {
@@ -389,9 +430,7 @@ impl UnitOfWork {
         let kind = row.pool.kind;
         let free = self.rows.free_values.get_mut(pool).and_then(Vec::pop);
         let Some(value) = free else {
-            let addresses = kind != crate::model::PoolKind::Number;
-            let pool = Text::clone(pool);
-            return Err(ChargeError::Refused(RefusalReason::PoolExhausted { pool, addresses }));
+            return Err(ChargeError::Refused(self.pool_exhausted(&row.pool, pool)));
         };
         self.taken_values.push((Text::clone(pool), value));
         let held = ValueRow { authorize: key, released_at: None };
@@ -403,6 +442,32 @@ impl UnitOfWork {
             self.rows.pools.edit(pool, |row| row.next = next);
         }
         Ok(HeldValue { pool: Text::clone(pool), value: kind.write(value) })
+    }
+
+    /// A value of a pool as a dry run assumes it.
+    fn take_assumed(&mut self, pool: &Pool, tenant: &Text) -> Result<HeldValue, ChargeError> {
+        let id = Text::clone(&pool.id);
+        if !pool.is_open_to(tenant) {
+            return Err(ChargeError::Refused(RefusalReason::UnknownPool(id)));
+        }
+        let key = pool.assumed_key();
+        let Some(value) = self.rows.free_values.get_mut(&key).and_then(Vec::pop) else {
+            return Err(ChargeError::Refused(self.pool_exhausted(pool, &key)));
+        };
+        self.taken_values.push((key, value));
+        Ok(HeldValue { pool: id, value: pool.kind.write(value) })
+    }
+
+    /// A pool of which a plan would take more than is free. The search was for as many as the plan
+    /// needs, so what it has taken so far is all that was free.
+    fn pool_exhausted(&self, pool: &Pool, key: &Text) -> RefusalReason {
+        let taken = self.taken_values.iter().filter(|(of, _)| of == key).count();
+        RefusalReason::PoolExhausted {
+            pool: Text::clone(&pool.id),
+            addresses: pool.kind != crate::model::PoolKind::Number,
+            free: taken,
+            size: pool.size(),
+        }
     }
 
     fn give_back(&mut self, held: &HeldValue, key: ClaimKey) {
@@ -433,8 +498,12 @@ fn check_node(planned: &PlannedClaim, row: &NodeRow) -> Result<(), Guard> {
     }
 }
 
-/// Adds or takes off one claim of a tenant.
+/// Adds or takes off one claim of a tenant. An instance counts once, by its primary claim, however many
+/// places it has while it moves.
 pub(super) fn charge_tenant_use(tenant: &mut TenantRow, claim: &Claim, sign: i64) {
+    if claim.key.role != Role::Primary {
+        return;
+    }
     tenant.cpu += sign * i64::from(claim.amounts.cpu_milli);
     tenant.memory += sign * i64::from(claim.amounts.memory_mib);
     tenant.disk += sign * i64::from(claim.amounts.disk_mib);

@@ -6,8 +6,8 @@ use super::UnitOfWork;
 use super::charge::{ChargeError, ChargeMode, claim_of};
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
-    Answer, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant, GrantedClaim,
-    Guard, PlacedInstance, Plan, PlannedClaim, RefusalReason, Role, Text, Verdict,
+    Answer, Assumptions, Claim, Conflict, DecisionOutcome, DecisionRecord, EventBody, Grant,
+    GrantedClaim, Guard, PlacedInstance, Plan, PlannedClaim, RefusalReason, Role, Text, Verdict,
 };
 
 impl UnitOfWork {
@@ -27,12 +27,20 @@ impl UnitOfWork {
     }
 
     /// Checks whether a plan would be granted now, with the code that grants it. Changes nothing.
-    pub(super) fn dry_run(&mut self, plan: &Plan) -> Answer {
-        Answer::Plan(self.decide(plan, None))
+    pub(super) fn dry_run(&mut self, plan: &Plan, assumed: &Assumptions) -> Answer {
+        let events = self.events.len();
+        if let Some(quota) = assumed.quota {
+            self.rows.tenants.edit(&plan.tenant, |row| row.quota = quota);
+        }
+        self.assumed_pools.clone_from(&assumed.pools);
+        let verdict = self.decide(plan, None);
+        self.assumed_pools.clear();
+        self.undo(events);
+        Answer::Plan(verdict)
     }
 
     /// Grants a plan under a request's key; without one, only checks whether it would be granted.
-    fn decide(&mut self, plan: &Plan, request: Option<RequestKey>) -> Verdict {
+    pub(super) fn decide(&mut self, plan: &Plan, request: Option<RequestKey>) -> Verdict {
         if let Some(refused) = malformed(plan) {
             return Verdict::Refused(refused);
         }

@@ -5,16 +5,16 @@
 use std::sync::Arc;
 
 use berth_engine::elastic::{Permit, Size};
-use berth_engine::{InstanceId, NodeId};
+use berth_engine::{InstanceId, NodeId, exceeds_host};
 
 use super::UnitOfWork;
 use super::charge::{ChargeError, ChargeMode, charge_tenant_use, claim_of};
-use super::migrate::set_size;
+use super::migrate::{give_slot, set_size};
 use super::rows::{RequestKey, RequestRow, StoredAnswer};
 use crate::model::{
-    Adopt, Advance, Claim, ClaimKey, ClaimRejection, ClaimState, ClaimStatus, EventBody, Guard,
-    Micros, Move, NodeVersion, PlannedClaim, RefusalReason, Release, Resize, Role, Spec, Step,
-    Text, half_hash_of,
+    Adopt, Advance, Claim, ClaimHoldings, ClaimKey, ClaimRejection, ClaimState, ClaimStatus,
+    EventBody, Guard, Micros, Move, NodeVersion, PlannedClaim, RefusalReason, Release, Resize,
+    Role, Spec, Step, StopMember, Text, half_hash_of,
 };
 
 type ClaimResult = Result<ClaimStatus, ClaimRejection>;
@@ -101,7 +101,7 @@ impl UnitOfWork {
         self.rows.claims.get(&key).map(claim_status).ok_or(ClaimRejection::NoClaim(key))
     }
 
-    fn push_state_event(&mut self, key: ClaimKey) {
+    pub(super) fn push_state_event(&mut self, key: ClaimKey) {
         let Some(claim) = self.rows.claims.get(&key) else { return };
         self.events.push(EventBody::State {
             instance_id: key.instance,
@@ -141,6 +141,16 @@ impl UnitOfWork {
         Ok(answer)
     }
 
+    /// Ends a member's claim, if its workload is as it was and enough other members run.
+    pub(super) fn stop_member(&mut self, stop: &StopMember) -> ClaimResult {
+        let stopped = self.rows.claims.get(&stop.release.key);
+        // One that is gone, or is being stopped already, takes nothing away.
+        let is_running = stopped.is_some_and(|claim| claim.state == ClaimState::Active);
+        self.check_availability(&stop.guard, is_running)
+            .map_err(|guard| ClaimRejection::Guard(Box::new(guard)))?;
+        self.release(&stop.release)
+    }
+
     /// Changes what a claim is charged. Growth is guarded, shrinking is not.
     pub(super) fn resize(&mut self, resize: &Resize) -> ClaimResult {
         let id = (resize.request_id.clone(), resize.tenant.clone().unwrap_or_default());
@@ -175,6 +185,7 @@ impl UnitOfWork {
             role: key.role,
             node_id: claim.node.clone(),
             tenant: Text::clone(&claim.tenant),
+            fence: Some(claim.fence),
             resources: resize.amounts,
         });
         let answer = claim_status(&resized);
@@ -190,7 +201,10 @@ impl UnitOfWork {
         let row = self.rows.nodes.get(&claim.node);
         let unknown = || ClaimRejection::Guard(Box::new(Guard::UnknownNode(claim.node.clone())));
         let row = row.ok_or_else(unknown)?;
-        if let Some(lack) = row.room.lack_of_growth(&old, &new, resize.cpu_hard) {
+        let grown = resize.host_cpu_milli.filter(|_| new.cpu_milli > old.cpu_milli);
+        let beyond_host = grown.and_then(|host| exceeds_host(new.cpu_milli, host));
+        let lack = || row.room.lack_of_growth(&old, &new, resize.cpu_hard);
+        if let Some(lack) = beyond_host.or_else(lack) {
             let now = row.now(&claim.node);
             return Err(ClaimRejection::Guard(Box::new(Guard::Room { now, lack })));
         }
@@ -202,6 +216,9 @@ impl UnitOfWork {
     }
 
     fn resize_tenant(&mut self, claim: &Claim, resize: &Resize) -> Result<(), ClaimRejection> {
+        if claim.key.role != Role::Primary {
+            return Ok(());
+        }
         let mut resized = claim.clone();
         resized.amounts = resize.amounts;
         self.rows.tenants.edit(&claim.tenant, |tenant| {
@@ -250,6 +267,14 @@ impl UnitOfWork {
             let (found, wanted) = (source.state, "held, binding or active");
             return Err(ClaimRejection::WrongState { key, found, wanted });
         }
+        if to.restart && self.rows.claims.get(&ClaimKey::source(instance)).is_some() {
+            // It may still run in the place that it left before.
+            return Err(ClaimRejection::Moving(key));
+        }
+        if let Some(guard) = &to.guard {
+            let checked = self.check_availability(guard, source.state == ClaimState::Active);
+            checked.map_err(|guard| ClaimRejection::Guard(Box::new(guard)))?;
+        }
         self.require_node(&source.node);
         let target = self.rows.claims.get(&ClaimKey::target(instance)).cloned();
         let events = self.events.len();
@@ -275,11 +300,11 @@ impl UnitOfWork {
         let values =
             source.holdings.as_deref().map(|holdings| holdings.values.clone()).unwrap_or_default();
         let mut leaving = source.clone();
-        let mut slot = None;
+        let mut slot = (None, Vec::new());
         if let Some(holdings) = leaving.holdings.as_deref_mut() {
             // Addresses and the slot go along.
             holdings.values.clear();
-            slot = holdings.slot.take();
+            slot = holdings.take_slot();
         }
         self.uncharge(&leaving);
         let mut claim = target.clone();
@@ -291,9 +316,9 @@ impl UnitOfWork {
         if !values.is_empty() {
             claim.holdings.get_or_insert_default().values = values;
         }
-        if slot.is_some() {
-            claim.holdings.get_or_insert_default().slot = slot;
-        }
+        give_slot(&mut claim, slot);
+        // Only now does its tenant pay for it, and no longer for the place that it leaves.
+        self.rows.tenants.edit(&claim.tenant, |tenant| charge_tenant_use(tenant, &claim, 1));
         self.rows.claims.set(&target.key, None);
         self.replace_claim(source, claim, None)
     }
@@ -311,8 +336,11 @@ impl UnitOfWork {
         let values =
             source.holdings.as_deref().map(|holdings| holdings.values.clone()).unwrap_or_default();
         let mut leaving = source.clone();
+        let mut slot = (None, Vec::new());
         if let Some(holdings) = leaving.holdings.as_deref_mut() {
+            // Addresses and the slot go along, also while the slot is handed over.
             holdings.values.clear();
+            slot = holdings.take_slot();
         }
         // Off first: an instance must not be in its own way.
         self.uncharge(&leaving);
@@ -320,10 +348,8 @@ impl UnitOfWork {
         let mut planned = to.clone();
         planned.pools.clear();
         planned.key = source.key;
-        planned.slot = source.holdings.as_deref().and_then(|holdings| holdings.slot.clone());
+        (planned.slot, planned.takes_over) = (None, None);
         planned.release_id = planned.release_id.or_else(|| source.release_id.clone());
-        planned.secrets_version =
-            planned.secrets_version.or_else(|| source.secrets_version.clone());
         // With the size it has by now: it may have changed since the move was planned.
         set_size(&mut planned.demand, source.amounts);
         let charged =
@@ -332,6 +358,8 @@ impl UnitOfWork {
         let mut claim = claim_of(&planned, &source.tenant, &source.request_id, charged, now);
         claim.permit.clone_from(&source.permit);
         claim.spec = source.spec.clone();
+        // Secrets that the plan names were checked; those that it had are its own.
+        claim.secrets_version = claim.secrets_version.or_else(|| source.secrets_version.clone());
         claim.state = match source.state {
             ClaimState::Active if restart => ClaimState::Binding,
             state => state,
@@ -343,7 +371,43 @@ impl UnitOfWork {
         if !values.is_empty() {
             claim.holdings.get_or_insert_default().values = values;
         }
-        Ok(self.replace_claim(source, claim, Some(&planned)))
+        give_slot(&mut claim, slot);
+        let answer = self.replace_claim(source, claim, Some(&planned));
+        if restart && matches!(source.state, ClaimState::Binding | ClaimState::Active) {
+            self.leave_behind(source);
+        }
+        Ok(answer)
+    }
+
+    /// Keeps the place that an instance is restarted elsewhere from, until its agent confirms that it is
+    /// stopped: it counts there, and is not started in the new place before. Groups, slot and values are
+    /// where it goes.
+    fn leave_behind(&mut self, source: &Claim) {
+        let classes = source.holdings.as_deref().map(|holdings| holdings.classes.clone());
+        let classes = classes.filter(|classes| !classes.is_empty());
+        let mut left = source.clone();
+        left.key = ClaimKey::source(source.key.instance);
+        left.state = ClaimState::Releasing;
+        left.lease_until = None;
+        left.permit = None;
+        if let Ok(mut request) = source.spec.request() {
+            request.groups.clear();
+            request.volumes.clear();
+            left.spec = Spec::of(&request);
+        }
+        self.rows.nodes.edit(&left.node, |row| {
+            row.room.used.charge(&left.amounts, left.capped, 1);
+        });
+        for (class, &amount) in classes.iter().flatten() {
+            let key = (left.node.clone(), Text::from(class.as_str()));
+            self.rows.classes.edit(&key, |class| class.used += i64::from(amount));
+        }
+        left.holdings =
+            classes.map(|classes| Box::new(ClaimHoldings { classes, ..ClaimHoldings::default() }));
+        let allocated = self.allocated(&left, None);
+        self.events.push(EventBody::Allocated(Box::new(allocated)));
+        let key = left.key;
+        self.rows.claims.set(&key, Some(left));
     }
 
     /// Replaces the old claim with the moved one, and logs both.
@@ -392,6 +456,10 @@ impl UnitOfWork {
             let node = claim.node.clone();
             return Err(ClaimRejection::Guard(Box::new(Guard::AlreadyPlaced { key, node })));
         }
+        let tenant = Text::from(adopt.request.tenant.as_str());
+        if self.is_removing(&tenant) {
+            return Err(ClaimRejection::Refused(RefusalReason::TenantRemoving(tenant)));
+        }
         let permit = adopted_permit(adopt);
         let mut demand = adopt.demand;
         if let Some(permit) = &permit {
@@ -412,8 +480,9 @@ impl UnitOfWork {
             takes_over: None,
             release_id: None,
             secrets_version: None,
+            workload_version: None,
+            policy: None,
         };
-        let tenant = Text::from(adopt.request.tenant.as_str());
         let charged = self.charge(&planned, &tenant, ChargeMode::Recorded).map_err(rejected)?;
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &tenant, &adopt.request_id, charged, now);

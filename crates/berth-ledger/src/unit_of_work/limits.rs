@@ -1,4 +1,4 @@
-//! Limits of what is stored, whoever stores it. The API has refused such a request already: this
+//! Limits of what is stored, no matter who stores it. The API has refused such a request already: this
 //! keeps any other way in from storing what a later start would have to read.
 
 use berth_engine::limits::{LimitExceeded, Limited, Meter, check_size, table};

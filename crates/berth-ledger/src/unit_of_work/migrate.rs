@@ -12,7 +12,7 @@ use super::charge::{ChargeMode, claim_of};
 use super::lifecycle::{authorize, claim_status, rejected};
 use crate::model::{
     Answer, Claim, ClaimKey, ClaimRejection, ClaimState, ClaimStatus, EventBody, Guard, Hold,
-    Outcome, Switch, Text, Verdict, WithDocuments,
+    Outcome, SlotKey, Switch, Text, Verdict, WithDocuments,
 };
 
 type ClaimResult = Result<ClaimStatus, ClaimRejection>;
@@ -107,12 +107,10 @@ impl UnitOfWork {
         transfer_exclusive_holdings(&mut left, &mut moved);
         self.move_memberships(&source, &left);
         self.move_memberships(&held, &moved);
-        if let Some(slot) = moved.holdings.as_deref().and_then(|holdings| holdings.slot.clone()) {
-            self.rows.slots.set(&slot, Some(key));
-        }
         // It may have shrunk since the place was held. It grows only if its agent holds more than was
         // ever recorded: that is so, whether there is room or not.
-        let as_held = Claim { amounts: held.amounts, ..moved.clone() };
+        // Its tenant is charged for the primary claim, which has that size already.
+        let as_held = Claim { key: target, amounts: held.amounts, ..moved.clone() };
         self.change_charge(&as_held, source.amounts);
         moved.amounts = source.amounts;
         self.push_switch_events(&source, &held, &left, &moved);
@@ -186,7 +184,7 @@ impl UnitOfWork {
 /// What only one of two claims may have goes along: addresses, the slot, volumes.
 fn transfer_exclusive_holdings(left: &mut Claim, moved: &mut Claim) {
     let Some(holdings) = left.holdings.as_deref_mut() else { return };
-    let (values, slot) = (std::mem::take(&mut holdings.values), holdings.slot.take());
+    let (values, slot) = (std::mem::take(&mut holdings.values), holdings.take_slot());
     let empty =
         holdings.groups.is_empty() && holdings.volumes.is_empty() && holdings.classes.is_empty();
     if empty {
@@ -195,8 +193,14 @@ fn transfer_exclusive_holdings(left: &mut Claim, moved: &mut Claim) {
     if !values.is_empty() {
         moved.holdings.get_or_insert_default().values = values;
     }
-    if slot.is_some() {
-        moved.holdings.get_or_insert_default().slot = slot;
+    give_slot(moved, slot);
+}
+
+/// Gives a claim the slot that its instance had, and who had it before.
+pub(super) fn give_slot(claim: &mut Claim, slot: (Option<SlotKey>, Vec<ClaimKey>)) {
+    if slot.0.is_some() {
+        let holdings = claim.holdings.get_or_insert_default();
+        (holdings.slot, holdings.slot_predecessors) = slot;
     }
 }
 

@@ -12,19 +12,23 @@ mod lifecycle;
 mod limits;
 mod migrate;
 mod permit;
+mod preempt;
 mod reconcile;
 mod required_keys;
 mod rows;
 mod service;
 mod sizes;
 mod table;
+mod tenant;
+mod view;
+mod volume;
 
 use std::collections::BTreeSet;
 
 use berth_engine::NodeId;
 use rustc_hash::FxHashMap;
 
-use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Text};
+use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Pool, Text};
 
 pub(crate) use required_keys::{
     UnlockedReadKeys, UnlockedReads, required_keys, unlocked_read_keys,
@@ -52,6 +56,8 @@ pub(crate) struct UnitOfWork {
     locked_groups: BTreeSet<Text>,
     /// Claims that were read before locking, so that everything they touch is locked.
     claims_read_unlocked: BTreeSet<ClaimKey>,
+    /// Claims that had a slot before its holder, and were locked with it.
+    locked_predecessors: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
     receipt: String,
     /// Fence and generation of rules of the nodes that the current operation has touched, as they
@@ -59,11 +65,16 @@ pub(crate) struct UnitOfWork {
     generations_before: FxHashMap<NodeId, (i64, i64)>,
     /// Values taken since the last mark, to be put back when a plan fails.
     taken_values: Vec<(Text, u128)>,
+    /// Pools as the dry run at hand assumes them.
+    assumed_pools: Vec<Pool>,
+    /// The highest fence that this process knows of, on any node.
+    highest_fence: i64,
 }
 
 impl UnitOfWork {
-    /// Work on these rows, whose decisions go into that receipt.
-    pub(crate) fn new(rows: Rows, keys: &Keys, receipt: String) -> Self {
+    /// Work on these rows, whose decisions go into that receipt, and whose fences are above all that
+    /// are known.
+    pub(crate) fn new(rows: Rows, keys: &Keys, receipt: String, highest_fence: i64) -> Self {
         Self {
             rows,
             events: Vec::new(),
@@ -73,9 +84,12 @@ impl UnitOfWork {
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),
             claims_read_unlocked: keys.claims_read_unlocked.clone(),
+            locked_predecessors: keys.slot_predecessors.clone(),
             receipt,
             generations_before: FxHashMap::default(),
             taken_values: Vec::new(),
+            assumed_pools: Vec::new(),
+            highest_fence,
         }
     }
 
@@ -83,9 +97,11 @@ impl UnitOfWork {
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
         match op {
             Op::Commit(plan) => self.commit(plan),
-            Op::DryRun(plan) => self.dry_run(plan),
+            Op::DryRun(plan, assumed) => self.dry_run(plan, assumed),
             Op::Advance(advance) => Answer::Claim(self.advance(advance)),
             Op::Release(release) => Answer::Claim(self.release(release)),
+            Op::StopMember(stop) => Answer::Claim(self.stop_member(stop)),
+            Op::Preempt(preempt) => self.preempt(preempt),
             Op::Resize(resize) => Answer::Claim(self.resize(resize)),
             Op::Move(to) => Answer::Claim(self.relocate(to)),
             Op::Permit(ask) => Answer::Permit(Box::new(self.permit(ask))),
@@ -105,10 +121,12 @@ impl UnitOfWork {
             | Op::SetReserve { .. }
             | Op::RefuseReport { .. }
             | Op::Heartbeats(_)
+            | Op::SetLoads(_)
             | Op::PutGroup(_)
             | Op::RemoveGroup(_)
             | Op::PutVolume(_)
             | Op::RemoveVolume(_)
+            | Op::MarkVolume { .. }
             | Op::PutPool(_)
             | Op::RemovePool(_)
             | Op::PutQuota { .. }
@@ -122,7 +140,11 @@ impl UnitOfWork {
             | Op::PutDocument { .. }
             | Op::RemoveDocument { .. }
             | Op::Record(_)
-            | Op::Demand(_) => Answer::Outcome(self.administer(op)),
+            | Op::Demand(_)
+            | Op::StartTenantRemoval(_)
+            | Op::EndTenantRemoval { .. } => Answer::Outcome(self.administer(op)),
+            Op::ForTenants(made) => self.make_for_tenants(made),
+            Op::IfUnanswered(request) => self.apply_unanswered(request),
             Op::Audited(by) => self.apply_audited(by),
             Op::WithDocuments(with) => self.with_documents(with),
         }

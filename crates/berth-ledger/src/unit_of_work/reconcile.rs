@@ -111,7 +111,8 @@ impl UnitOfWork {
     /// Recomputes a tenant's use; all its claims were read while no other writer was in progress.
     pub(super) fn reconcile_tenant(&mut self, tenant: &Text) -> Vec<Drift> {
         let Some(stored) = self.rows.tenants.get(tenant).cloned() else { return Vec::new() };
-        let mut truth = TenantRow { quota: stored.quota, ..TenantRow::default() };
+        let (quota, removal) = (stored.quota, stored.removal.clone());
+        let mut truth = TenantRow { quota, removal, ..TenantRow::default() };
         for (_, claim) in self.rows.claims.iter().filter(|(_, claim)| claim.tenant == *tenant) {
             charge_tenant_use(&mut truth, claim, 1);
         }

@@ -7,7 +7,10 @@ use berth_engine::affinity::Topology;
 use rustc_hash::FxHashMap;
 
 use super::rows::{Keys, domain_of};
-use crate::model::{Claim, ClaimKey, Op, PlannedClaim, Role, Text};
+use crate::model::{
+    Assumptions, AvailabilityGuard, Claim, ClaimKey, Op, Plan, PlannedClaim, Preempt, Release,
+    Role, Text,
+};
 
 /// What must be read without locks to know what to lock.
 #[derive(Clone, Debug, Default)]
@@ -37,14 +40,26 @@ pub(crate) fn unlocked_read_keys(ops: &[Op], check_repeats: bool) -> UnlockedRea
     let mut keys = UnlockedReadKeys::default();
     for op in ops {
         match op.bare() {
-            Op::Commit(plan) | Op::DryRun(plan) => {
+            Op::Commit(plan) | Op::DryRun(plan, _) => {
                 let groups = plan.claims.iter().flat_map(|claim| &claim.request.groups);
                 keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
+                // Whether they still have the slot that is handed over, and who had it before them.
+                keys.claims.extend(plan.claims.iter().filter_map(|claim| claim.takes_over));
                 if check_repeats {
                     keys.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
             }
+            Op::Preempt(preempt) => {
+                let claims = preempt.plan.claims.iter();
+                let groups = claims.clone().flat_map(|claim| &claim.request.groups);
+                keys.groups.extend(groups.map(|group| Text::from(group.as_str())));
+                keys.claims.extend(claims.map(|claim| claim.key));
+                for victim in &preempt.victims {
+                    keys.claims.extend(all(ClaimKey::primary(victim.instance)));
+                }
+            }
             Op::Release(release) => keys.claims.extend(all(release.key)),
+            Op::StopMember(stop) => keys.claims.extend(all(stop.release.key)),
             Op::Resize(resize) => drop(keys.claims.insert(resize.key)),
             Op::Permit(ask) => drop(keys.claims.insert(ClaimKey::primary(ask.instance))),
             Op::Bounds(bounds) => drop(keys.claims.insert(ClaimKey::primary(bounds.instance))),
@@ -81,8 +96,14 @@ pub(crate) fn required_keys(ops: &[Op], unlocked: &UnlockedReads, check_repeats:
     }
     for op in ops {
         keys.add(op.bare(), unlocked, check_repeats);
+        keys.tenants.extend(op.made_for().cloned());
+        keys.requests.extend(op.unanswered_request());
         keys.documents
             .extend(op.documents().map(|written| (written.kind.clone(), written.id.clone())));
+    }
+    if !keys.workloads.is_empty() {
+        // One strength a table keeps the order of locks the same for everyone.
+        keys.workloads.append(&mut keys.workloads_shared);
     }
     keys
 }
@@ -90,7 +111,7 @@ pub(crate) fn required_keys(ops: &[Op], unlocked: &UnlockedReads, check_repeats:
 impl Keys {
     fn add(&mut self, op: &Op, unlocked: &UnlockedReads, check_repeats: bool) {
         match op {
-            Op::Commit(plan) | Op::DryRun(plan) => {
+            Op::Commit(plan) | Op::DryRun(plan, _) => {
                 if check_repeats {
                     self.requests.insert((plan.request_id.clone(), plan.tenant.clone()));
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
@@ -98,12 +119,16 @@ impl Keys {
                 for claim in &plan.claims {
                     self.add_planned(claim, &plan.tenant, unlocked);
                 }
+                if let Op::DryRun(_, assumed) = op {
+                    self.add_assumed(plan, assumed);
+                }
             }
+            Op::Preempt(preempt) => self.add_preemption(preempt, unlocked),
             Op::Advance(advance) => drop(self.claims.insert(advance.key)),
-            Op::Release(release) => {
-                let tenant = release.tenant.clone().unwrap_or_default();
-                self.requests.insert((release.request_id.clone(), tenant));
-                self.claims.extend(all(release.key));
+            Op::Release(release) => self.add_release(release),
+            Op::StopMember(stop) => {
+                self.add_release(&stop.release);
+                self.add_guard(&stop.guard);
             }
             Op::Resize(resize) => {
                 let tenant = resize.tenant.clone().unwrap_or_default();
@@ -127,6 +152,10 @@ impl Keys {
             Op::Move(to) => {
                 self.requests.insert((to.request_id.clone(), Text::default()));
                 self.claims.extend(all(to.to.key));
+                if let Some(guard) = &to.guard {
+                    self.claims.extend(&guard.running);
+                    self.workloads_shared.insert((guard.tenant.clone(), guard.workload.clone()));
+                }
                 let tenant = Text::from(to.to.request.tenant.as_str());
                 self.add_planned(&to.to, &tenant, unlocked);
             }
@@ -145,7 +174,36 @@ impl Keys {
         }
     }
 
+    fn add_release(&mut self, release: &Release) {
+        let tenant = release.tenant.clone().unwrap_or_default();
+        self.requests.insert((release.request_id.clone(), tenant));
+        self.claims.extend(all(release.key));
+    }
+
+    /// In one order with the one that is stopped, so that two servers that each stop a member the other
+    /// counts on do not wait for each other.
+    fn add_guard(&mut self, guard: &AvailabilityGuard) {
+        self.claims.extend(&guard.running);
+        self.workloads_shared.insert((guard.tenant.clone(), guard.workload.clone()));
+    }
+
+    fn add_preemption(&mut self, preempt: &Preempt, unlocked: &UnlockedReads) {
+        let plan = &preempt.plan;
+        self.requests.insert((plan.request_id.clone(), plan.tenant.clone()));
+        self.claims.extend(plan.claims.iter().map(|claim| claim.key));
+        for claim in &plan.claims {
+            self.add_planned(claim, &plan.tenant, unlocked);
+        }
+        for victim in &preempt.victims {
+            self.claims.extend(all(ClaimKey::primary(victim.instance)));
+            if let Some(guard) = &victim.guard {
+                self.add_guard(guard);
+            }
+        }
+    }
+
     fn add_administration(&mut self, op: &Op) {
+        self.tenants.extend(super::tenant::tenant_of(op));
         match op {
             Op::ReconcileNode(node) => {
                 self.nodes.insert(node.clone());
@@ -165,22 +223,20 @@ impl Keys {
                 self.exclusive = true;
             }
             Op::RemoveQuota(tenant) => drop(self.tenants.insert(tenant.clone())),
-            Op::PutNode { facts, .. } => {
-                self.nodes.insert(facts.id.clone());
-                self.facts.insert(facts.id.clone());
-                self.whole_classes.insert(facts.id.clone());
+            Op::StartTenantRemoval(start) => {
+                self.tenants.insert(start.tenant.clone());
+                self.whole.tenants.insert(start.tenant.clone());
+                self.exclusive = true;
             }
-            Op::ChangeFacts { node, .. }
-            | Op::SetNodeState { node, .. }
-            | Op::SetHealth { node, .. }
-            | Op::RemoveNode { node, .. }
-            | Op::SetReserve { node, .. } => {
-                self.nodes.insert(node.clone());
-                self.facts.insert(node.clone());
-                self.whole_classes.insert(node.clone());
+            Op::EndTenantRemoval { tenant, .. } => {
+                self.tenants.insert(tenant.clone());
+                self.tenants_in_use.insert(tenant.clone());
+                self.exclusive = true;
             }
             Op::PutVolume(volume) => drop(self.volumes.insert(Text::from(volume.id.as_str()))),
-            Op::RemoveVolume(volume) => drop(self.volumes.insert(volume.clone())),
+            Op::RemoveVolume(volume) | Op::MarkVolume { volume, .. } => {
+                self.volumes.insert(volume.clone());
+            }
             Op::PutPool(pool) => drop(self.pools.entry(pool.id.clone()).or_insert(0)),
             Op::RemovePool(pool) => {
                 self.pools.entry(pool.clone()).or_insert(0);
@@ -199,12 +255,44 @@ impl Keys {
             }
             Op::PutSecrets { tenant, env, .. } => {
                 self.secrets.insert((tenant.clone().unwrap_or_default(), env.clone()));
+                // Claims read it without a lock, also where there is no row yet.
+                self.exclusive = true;
             }
-            Op::PutPolicy { .. } | Op::ActivatePolicy { .. } => self.policies = true,
+            Op::PutPolicy { .. } => self.policies = true,
+            Op::ActivatePolicy { .. } => {
+                self.policies = true;
+                // Every claim depends on it, and none locks it.
+                self.exclusive = true;
+            }
             Op::PutDocument { kind, id, .. } | Op::RemoveDocument { kind, id, .. } => {
                 self.documents.insert((kind.clone(), id.clone()));
             }
             Op::Demand(demand) => drop(self.demand.insert(super::admin::shape(demand))),
+            _ => self.add_node_administration(op),
+        }
+    }
+
+    fn add_node_administration(&mut self, op: &Op) {
+        match op {
+            Op::PutNode { facts, .. } => {
+                self.nodes.insert(facts.id.clone());
+                self.facts.insert(facts.id.clone());
+                self.whole_classes.insert(facts.id.clone());
+            }
+            Op::ChangeFacts { node, .. }
+            | Op::SetNodeState { node, .. }
+            | Op::SetHealth { node, .. }
+            | Op::RemoveNode { node, .. }
+            | Op::SetReserve { node, .. } => {
+                self.nodes.insert(node.clone());
+                self.facts.insert(node.clone());
+                self.whole_classes.insert(node.clone());
+            }
+            Op::SetLoads(loads) => {
+                let nodes = loads.iter().map(|(node, _)| node.clone());
+                self.nodes.extend(nodes.clone());
+                self.facts.extend(nodes);
+            }
             _ => {}
         }
     }
@@ -224,6 +312,16 @@ impl Keys {
             *self.pools.entry(pool.clone()).or_insert(0) += 1;
         }
         self.slots.extend(planned.slot.clone());
+        self.add_slot_predecessors(planned.takes_over.as_slice());
+        if let Some(workload) = planned.guarded_workload() {
+            self.workloads_shared.insert((tenant.clone(), Text::from(workload)));
+        }
+        if let Some(env) = planned.secrets_env() {
+            // Its tenant's own, or else those of all tenants.
+            for owner in [tenant.clone(), Text::default()] {
+                self.secrets_read.insert((owner, Text::from(env)));
+            }
+        }
         self.nodes.extend(planned.neighbours.iter().map(|(node, _)| node.clone()));
     }
 
@@ -241,6 +339,15 @@ impl Keys {
         self.classes.extend(classes.map(|class| (node.clone(), Text::from(class.as_str()))));
     }
 
+    /// Values of pools as a dry run assumes them: found in addition to those of the pools as they are.
+    fn add_assumed(&mut self, plan: &Plan, assumed: &Assumptions) {
+        for pool in plan.claims.iter().flat_map(|claim| &claim.pools) {
+            if let Some(pool) = assumed.pool(pool) {
+                self.assumed_pools.entry(pool.assumed_key()).or_insert((pool.clone(), 0)).1 += 1;
+            }
+        }
+    }
+
     /// Everything that an existing claim touches.
     fn add_claim(&mut self, claim: &Claim) {
         self.claims.insert(claim.key);
@@ -256,5 +363,12 @@ impl Keys {
         self.classes.extend(classes.map(|class| (claim.node.clone(), Text::from(class.as_str()))));
         self.volumes.extend(holdings.volumes.iter().cloned());
         self.slots.extend(holdings.slot.clone());
+        self.add_slot_predecessors(&holdings.slot_predecessors);
+    }
+
+    /// Claims that have a slot again if its holder goes.
+    fn add_slot_predecessors(&mut self, claims: &[ClaimKey]) {
+        self.claims.extend(claims);
+        self.slot_predecessors.extend(claims);
     }
 }

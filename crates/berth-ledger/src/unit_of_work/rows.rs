@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::table::Table;
 use crate::model::{
     Claim, ClaimKey, ClaimStatus, Grant, Micros, NodeSnapshot, Pool, Quota, QuotaUse, SlotKey,
-    TenantUse, Text, UnmetDemand, Workload,
+    TenantRemoval, TenantUse, Text, UnmetDemand, Workload,
 };
 
 /// Everything a guard reads of a node.
@@ -85,6 +85,8 @@ pub(crate) struct TenantRow {
     pub(crate) memory: i64,
     pub(crate) disk: i64,
     pub(crate) instances: i64,
+    /// Set while it is being removed.
+    pub(crate) removal: Option<TenantRemoval>,
 }
 
 impl TenantRow {
@@ -106,6 +108,8 @@ pub(crate) struct VolumeRow {
     pub(crate) tenant: Option<Text>,
     pub(crate) home: NodeId,
     pub(crate) attached_to: Option<InstanceId>,
+    /// The node that it is copied to for the last time: nobody may begin to use it.
+    pub(crate) moving_to: Option<NodeId>,
 }
 
 impl VolumeRow {
@@ -162,6 +166,9 @@ pub(crate) type RequestKey = (Text, Text);
 /// An environment's tenant, empty for none, and its name.
 pub(crate) type EnvironmentKey = (Text, Text);
 
+/// A workload's tenant and name.
+pub(crate) type WorkloadKey = (Text, Text);
+
 /// A policy as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyRow {
@@ -207,9 +214,13 @@ pub(crate) struct Rows {
     pub(crate) slots: Table<SlotKey, ClaimKey>,
     pub(crate) claims: Table<ClaimKey, Claim>,
     pub(crate) requests: Table<RequestKey, RequestRow>,
-    pub(crate) workloads: Table<(Text, Text), Workload>,
+    pub(crate) workloads: Table<WorkloadKey, Workload>,
     pub(crate) secrets: Table<EnvironmentKey, Text>,
     pub(crate) policies: Table<Text, PolicyRow>,
+    /// The policy in force when the transaction began.
+    pub(crate) active_policy: Option<Text>,
+    /// Versions of workloads that are only read.
+    pub(crate) workload_versions: BTreeMap<WorkloadKey, i64>,
     pub(crate) demand: Table<String, UnmetDemand>,
     pub(crate) documents: Table<(Text, Text), DocumentRow>,
     pub(crate) heartbeats: BTreeMap<NodeId, i64>,
@@ -223,6 +234,8 @@ pub(crate) struct Rows {
     pub(crate) pools_in_use: BTreeSet<Text>,
     /// Workloads that have slots taken, where that was asked.
     pub(crate) workloads_in_use: BTreeSet<(Text, Text)>,
+    /// Tenants that hold something, where that was asked.
+    pub(crate) tenants_in_use: BTreeSet<Text>,
 }
 
 /// Rows of which every claim is needed, so that their sums can be taken.
@@ -336,14 +349,22 @@ pub(crate) struct Keys {
     pub(crate) tenants: BTreeSet<Text>,
     /// Pools, and how many values are wanted of each.
     pub(crate) pools: BTreeMap<Text, usize>,
+    /// The same of pools as a dry run assumes them, under a key that no pool has.
+    pub(crate) assumed_pools: BTreeMap<Text, (Pool, usize)>,
     pub(crate) volumes: BTreeSet<Text>,
     pub(crate) slots: BTreeSet<SlotKey>,
     pub(crate) claims: BTreeSet<ClaimKey>,
+    /// Those of the claims that had a slot before its holder.
+    pub(crate) slot_predecessors: BTreeSet<ClaimKey>,
     /// Claims that were read before locking.
     pub(crate) claims_read_unlocked: BTreeSet<ClaimKey>,
     pub(crate) requests: BTreeSet<RequestKey>,
-    pub(crate) workloads: BTreeSet<(Text, Text)>,
+    pub(crate) workloads: BTreeSet<WorkloadKey>,
+    /// Workloads that must stay as they are until the commit.
+    pub(crate) workloads_shared: BTreeSet<WorkloadKey>,
     pub(crate) secrets: BTreeSet<EnvironmentKey>,
+    /// Environments whose secrets are only read: they are changed while no other writer is in progress.
+    pub(crate) secrets_read: BTreeSet<EnvironmentKey>,
     /// All policies are needed.
     pub(crate) policies: bool,
     pub(crate) demand: BTreeSet<String>,
@@ -354,6 +375,8 @@ pub(crate) struct Keys {
     /// Pools and workloads whose use must be known.
     pub(crate) pools_in_use: BTreeSet<Text>,
     pub(crate) workloads_in_use: BTreeSet<(Text, Text)>,
+    /// Tenants of which it must be known whether they hold anything.
+    pub(crate) tenants_in_use: BTreeSet<Text>,
     /// No other writer may be in progress: some count is taken over claims that no lock covers.
     pub(crate) exclusive: bool,
 }

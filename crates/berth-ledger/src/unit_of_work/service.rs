@@ -1,9 +1,12 @@
 //! Documents, policies and the audit log.
 
+use berth_engine::limits::table;
+
 use super::UnitOfWork;
-use super::rows::{AuditRow, DocumentRow, PolicyRow};
+use super::rows::{AuditRow, DocumentRow, PolicyRow, StoredAnswer};
 use crate::model::{
-    Answer, Audited, ClaimKey, EventBody, Expect, Grant, Outcome, Scheduling, Text, Verdict,
+    Answer, Audited, ClaimKey, EventBody, Expect, Grant, IfUnanswered, Outcome, RefusalReason,
+    Scheduling, Text, Verdict,
 };
 
 impl UnitOfWork {
@@ -40,6 +43,19 @@ impl UnitOfWork {
             });
         }
         answer
+    }
+
+    /// Applies an operation unless its request has been answered.
+    pub(super) fn apply_unanswered(&mut self, request: &IfUnanswered) -> Answer {
+        let key = (Text::clone(&request.request_id), Text::clone(&request.tenant));
+        match self.rows.requests.get(&key).map(|row| &row.answer) {
+            None => self.apply(&request.op),
+            Some(StoredAnswer::Granted(grant)) => Answer::Repeated(grant.clone()),
+            Some(StoredAnswer::Status(_)) => {
+                let request_id = key.0;
+                Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused { request_id }))
+            }
+        }
     }
 
     pub(super) fn put_document(
@@ -147,6 +163,7 @@ impl UnitOfWork {
             return Outcome::Unchanged;
         }
         if let Some(other) = &in_force {
+            self.quarantine_policy(other);
             self.rows.policies.edit(other, |row| row.active = false);
         }
         let at = self.rows.policies.get(&key).map_or(self.rows.now, |row| row.at);
@@ -159,6 +176,21 @@ impl UnitOfWork {
             body: body.to_owned(),
         });
         Outcome::Done
+    }
+
+    /// Logs that a policy which is no longer in force was beyond a limit: an earlier version stored it.
+    fn quarantine_policy(&mut self, key: &Text) {
+        let limit = table::STORED_POLICY_BYTES;
+        let Some(row) = self.rows.policies.get(key).filter(|row| row.body.len() > limit) else {
+            return;
+        };
+        let bytes = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
+        self.events.push(EventBody::PolicyQuarantined {
+            name: row.name.clone(),
+            hash: key.to_string(),
+            bytes: bytes(row.body.len()),
+            limit: bytes(limit),
+        });
     }
 }
 

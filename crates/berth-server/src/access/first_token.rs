@@ -2,11 +2,10 @@
 
 use berth_api::{NewToken, Role};
 use berth_control::Caller;
-use berth_control::clock::now;
 use berth_ledger::{Answer, Audited, Expect, Ledger, LedgerError, Op, Outcome, Text};
 use thiserror::Error;
 
-use super::{AccessControl, TOKEN_KIND, TokenError, TokenRecord};
+use super::{AccessControl, TokenError, TokenRecord};
 
 /// A token could not be made or stored.
 #[derive(Debug, Error)]
@@ -48,7 +47,7 @@ impl AccessControl {
     pub fn admin_token(&self, ledger: &Ledger, name: &str) -> Result<String, AccessError> {
         let (name, role) = (name.to_owned(), Role::Admin);
         let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
-        let (record, secret) = TokenRecord::make(&new, now())?;
+        let (record, secret) = TokenRecord::make(&new, self.clock.now())?;
         store_token(ledger, &record, &Caller::local("berth up"))?;
         self.tokens.put(record, 1);
         Ok(secret)
@@ -64,14 +63,7 @@ pub fn store_token(
     record: &TokenRecord,
     caller: &Caller,
 ) -> Result<(), AccessError> {
-    let body = serde_json::to_string(record)
-        .map_err(|error| AccessError::Stored(format!("a token: {error}")))?;
-    let op = Op::PutDocument {
-        kind: Text::from(TOKEN_KIND),
-        id: Text::from(record.token.id.as_str()),
-        body,
-        expect: Expect::Absent,
-    };
+    let op = record.store_op().map_err(|error| AccessError::Stored(format!("a token: {error}")))?;
     let by = Audited {
         actor: Text::from(caller.actor()),
         origin: Text::from(caller.origin()),

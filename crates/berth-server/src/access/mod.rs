@@ -7,6 +7,7 @@ mod tokens;
 
 use std::sync::Arc;
 
+use berth_control::clock::DatabaseClock;
 use berth_control::documents::DocumentFollower;
 
 pub use first_token::{AccessError, store_token};
@@ -23,6 +24,8 @@ pub struct AccessControl {
     pub permissions: Permissions,
     /// Whether callers on this machine need no token.
     pub no_sign_in: bool,
+    /// The clock that tokens expire by: the database's, which all servers share.
+    pub clock: Arc<DatabaseClock>,
 }
 
 impl AccessControl {

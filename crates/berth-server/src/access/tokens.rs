@@ -8,15 +8,13 @@ use berth_api::{NewToken, Role, Token};
 use berth_control::caller::{Caller, Scope, is_name};
 use berth_control::documents::{CacheableDocument, DocumentCache};
 use berth_engine::NodeId;
-use berth_ledger::{Ledger, LedgerError};
+use berth_ledger::{Expect, ForTenants, Ledger, LedgerError, Op, Text};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Secret;
-
-/// The kind of document that a token is stored as.
-pub const KIND: &str = "token";
+pub use berth_control::tenants::TOKEN_KIND as KIND;
 
 /// A token as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +149,21 @@ impl Tokens {
 }
 
 impl TokenRecord {
+    /// The operation that stores it, unless one of its tenants is being removed.
+    ///
+    /// # Errors
+    /// When it cannot be written as text.
+    pub fn store_op(&self) -> serde_json::Result<Op> {
+        let op = Op::PutDocument {
+            kind: Text::from(KIND),
+            id: Text::from(self.token.id.as_str()),
+            body: serde_json::to_string(self)?,
+            expect: Expect::Absent,
+        };
+        let tenants = self.token.tenants.iter().map(|tenant| Text::from(tenant.as_str())).collect();
+        Ok(Op::ForTenants(Box::new(ForTenants { tenants, op })))
+    }
+
     /// A new token, and the secret that is shown once.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub(super) fn together(loaded: &LoadedConfig) -> Vec<BadSetting> {
         && let Some(open) = open
     {
         let problem = format!(
-            "wire.listen has {open}, which others can reach, and nobody signs in there; accepted \
+            "wire.listen has {open}, which others can reach, but sign-in is off there; accepted \
              are loopback addresses, as in 127.0.0.1:10299, or wire.sign_in \"token\""
         );
         bad("wire.listen", problem);

@@ -51,6 +51,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("wire", "The protocol of existing agents, on ports of its own; see `docs/wire.md`."),
     ("ledger", "How the database is used."),
     ("nodes", "Heartbeats of agents."),
+    ("tenants", "The removal of tenants."),
     ("queue", "Requests that wait for capacity."),
     ("limits", "What one tenant may ask for. Tokens of operators and admins are not limited."),
     ("retention", "What the ledger keeps, and for how long."),
@@ -150,7 +151,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "30s",
         start,
-        "Maximum duration of a request; streams, imports and requests with `wait` are exempt.",
+        "Maximum duration of a request, without the time that it asks to wait (`Prefer: wait`, `wait_s`); streams and imports are exempt.",
         |config, value| config.http.limits.timeout = value.duration()
     ),
     key!(
@@ -166,7 +167,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "30s",
         live,
-        "How long a client may stop reading a response, or stop sending a body, before it is disconnected.",
+        "How long a client may stop reading a response, or stop sending a body, before it is disconnected. A body must also arrive within this time as a whole, with a second more for every 4 KiB.",
         |config, value| config.http.connections.stall_timeout = value.duration()
     ),
     key!(
@@ -278,7 +279,7 @@ pub static KEYS: &[Key] = &[
         Kind::Duration(SECOND, 3600 * SECOND),
         "10s",
         start,
-        "How long a write is retried while the database is unreachable.",
+        "How long a write is retried while the database is unreachable or does not answer, and how long callers wait for it.",
         |config, value| config.ledger.retry_budget = value.duration()
     ),
     key!(
@@ -326,6 +327,14 @@ pub static KEYS: &[Key] = &[
         }
     ),
     key!(
+        "tenants.quarantine",
+        Kind::Duration(0, DAY),
+        "1m",
+        live,
+        "How long the name of a tenant stays blocked at least once its removal has begun, so that requests that were on their way are refused. Longer than any request takes.",
+        |config, value| config.settings.tenant_quarantine = value.duration()
+    ),
+    key!(
         "queue.patience",
         Kind::Duration(0, DAY),
         "60s",
@@ -340,6 +349,14 @@ pub static KEYS: &[Key] = &[
         live,
         "Maximum number of queued requests per tenant.",
         |config, value| config.settings.queue_limit = value.number()
+    ),
+    key!(
+        "queue.total",
+        Kind::Count(0, 10_000_000),
+        "100000",
+        live,
+        "Maximum number of queued requests of all tenants. Each takes about 5 KiB of memory in every server. Further ones get 503 `total_queue_full` with `Retry-After`.",
+        |config, value| config.settings.queue_total = value.number()
     ),
     key!(
         "limits.placements",
@@ -370,8 +387,24 @@ pub static KEYS: &[Key] = &[
         Kind::Count(0, 10_000_000),
         "20",
         live,
-        "Refusals that one tenant may cause in a second: each is explained and stored. Beyond that its placements and dry runs have to wait. 0: no limit.",
+        "Refusals that one tenant may cause in a second: each is explained and stored. Every 16 instances of a refused batch count as one more. Beyond that its placements and dry runs have to wait. 0: no limit.",
         |config, value| config.settings.tenant_rates.refusals = value.number()
+    ),
+    key!(
+        "limits.explanations",
+        Kind::Count(0, 10_000_000),
+        "5",
+        live,
+        "Explanations of requests and decisions that one tenant may ask for in a second. One that is derived from a log of 50000 events counts as two, of 100000 as three, and so on. 0: no limit.",
+        |config, value| config.settings.tenant_rates.explanations = value.number()
+    ),
+    key!(
+        "limits.events_per_day",
+        Kind::Count(0, 1_000_000_000),
+        "2000000",
+        live,
+        "Events that may be written to the log on behalf of one tenant in a day, by this or other servers since this one started; the record of a refusal counts as four. Beyond that the tenant can only read and release. Compare `retention.events`. 0: no limit.",
+        |config, value| config.settings.tenant_rates.events_per_day = value.number()
     ),
     key!(
         "limits.burst",
@@ -386,7 +419,7 @@ pub static KEYS: &[Key] = &[
         Kind::Count(1, 10_000_000),
         "4096",
         start,
-        "Requests of one tenant that may wait for the planner. Tenants take turns; further requests are refused with `tenant_busy`.",
+        "Requests of one tenant that may wait for the planner, and as many for the explainer. Tenants take turns; further requests are refused with `tenant_busy`.",
         |config, value| config.planner_queue = value.number()
     ),
     key!(

@@ -141,14 +141,14 @@ pub enum WireSignIn {
     /// They must.
     Token,
     /// They need not, on this machine.
-    Nobody,
+    Off,
 }
 
 impl WireSignIn {
     fn of(word: &str) -> Self {
         match word {
             "token" => Self::Token,
-            "none" => Self::Nobody,
+            "none" => Self::Off,
             _ => Self::AsServer,
         }
     }
@@ -161,7 +161,7 @@ impl Config {
         let sign_in = match self.wire.sign_in {
             WireSignIn::AsServer => !self.server.no_sign_in,
             WireSignIn::Token => true,
-            WireSignIn::Nobody => false,
+            WireSignIn::Off => false,
         };
         WireSettings { sign_in, slot_mib: self.wire.slot_mib }
     }

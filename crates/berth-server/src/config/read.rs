@@ -1,5 +1,6 @@
 //! Reading: a file, variables and flags become one configuration, or a list of all that is wrong.
 
+use berth_engine::suggest::closest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -199,27 +200,5 @@ fn hint_for_section(name: &str) -> String {
 
 /// What was probably meant.
 fn hint<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let near = known.map(|known| (distance(word, known), known)).min();
-    match near {
-        Some((distance, known)) if distance <= 1 + word.len() / 4 => {
-            format!("; did you mean {known}?")
-        }
-        _ => String::new(),
-    }
-}
-
-/// How many letters must be changed, added or left out to make one word of another.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let changed = before + usize::from(a != *b);
-            before = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(before + 1);
-        }
-    }
-    row[other.len()]
+    closest(word, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }

@@ -17,7 +17,6 @@ use crate::pages::ErrorPage;
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::caller::{Caller, Scope};
-use berth_control::clock::now;
 
 /// The cookie that a signed-in browser has.
 pub(crate) const COOKIE: &str = "berth_token";
@@ -35,7 +34,7 @@ pub(crate) fn not_signed_in() -> ApiError {
     let detail = "the request has no valid token";
     let title = "authentication required";
     ApiError::new(StatusCode::UNAUTHORIZED, "not_signed_in", title, detail)
-        .remedy("send Authorization: Bearer TOKEN; create one with berth token create")
+        .remedy("send Authorization: Bearer TOKEN; create one with berth tokens create")
 }
 
 fn not_allowed(role: Role) -> ApiError {
@@ -81,6 +80,9 @@ pub(crate) async fn authenticate(
         (_, Some(caller)) if is_open => drop(request.extensions_mut().insert(caller)),
         (_, None) if is_open => {}
         (Access::Roles(roles), Some(caller)) if roles.contains(&caller.role) => {
+            if let Err(error) = admit_change(&state, &caller, request.method(), path) {
+                return error.into_response();
+            }
             request.extensions_mut().insert(caller);
         }
         (_, Some(caller)) if is_page(path) => {
@@ -90,6 +92,22 @@ pub(crate) async fn authenticate(
         (_, None) => return unauthenticated(path, refused),
     }
     next.run(request).await
+}
+
+/// Turns a tenant away that has left too much in the log, unless it reads or gives something back.
+fn admit_change(
+    state: &AppState,
+    caller: &Caller,
+    method: &Method,
+    path: &str,
+) -> Result<(), ApiError> {
+    let reads = *method == Method::GET || *method == Method::HEAD;
+    let asks = path.ends_with("/explain") || path.ends_with("/check");
+    if !caller.is_tenant() || reads || asks {
+        return Ok(());
+    }
+    let gives_back = *method == Method::DELETE || path.ends_with("/release");
+    Ok(state.control.admit_change(caller, gives_back)?)
 }
 
 /// The answer to a request without a caller, and why it has none if that is known.
@@ -118,7 +136,7 @@ pub(crate) fn caller(
     let from = from(request.extensions());
     if let Some(text) = presented(request) {
         // A presented token decides, even when it is not valid.
-        return Ok(access.tokens.caller(text, from, now()));
+        return Ok(access.tokens.caller(text, from, access.clock.now()));
     }
     if let Some(CertifiedNode(node)) = request.extensions().get() {
         let name = Arc::from(format!("certificate of {node}"));

@@ -1,26 +1,37 @@
 //! Around every request: tracing, metrics and the timeout.
 
+use std::time::Duration;
+
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{HeaderValue, Method, StatusCode, header};
 use tracing::Instrument as _;
 
 use super::HttpLimits;
+use super::routes::{placements, queue};
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::REQUESTS;
 
-/// Paths whose responses stream, or wait at the caller's request.
-fn may_take_long(path: &str) -> bool {
-    path.ends_with("/stream")
-        || path == "/v1/state"
-        || path == "/v1/debug/state"
-        || path == "/v1/policies/diff"
-        || path == "/v1/decisions/{id}/replay"
-        || path == "/v1/nodes/import"
-        || path == "/v1/queue/{id}"
-        || path == "/v1/placements"
+/// How long a request may take; absent for responses that stream, or take as long as there is work.
+fn time_limit(path: &str, request: &Request, limits: HttpLimits) -> Option<Duration> {
+    let is_unlimited = path.ends_with("/stream")
+        || matches!(
+            path,
+            "/v1/state"
+                | "/v1/debug/state"
+                | "/v1/policies/diff"
+                | "/v1/decisions/{id}/replay"
+                | "/v1/nodes/import"
+        );
+    // What the caller asked to wait for comes on top.
+    let held_s = match path {
+        "/v1/placements" => placements::held_s(request.headers()),
+        "/v1/queue/{id}" => queue::held_s(request.uri().query().unwrap_or_default()),
+        _ => 0,
+    };
+    (!is_unlimited).then(|| limits.timeout + Duration::from_secs(held_s))
 }
 
 /// Times a request, counts it, and aborts it when it takes too long.
@@ -41,24 +52,35 @@ pub(crate) async fn instrument(
         http.route = path.as_ref().map(MatchedPath::as_str),
         http.response.status_code = tracing::field::Empty,
     );
+    let limit = time_limit(path.as_ref().map_or("", |path| path.as_str()), &request, limits);
     let answer = next.run(request).instrument(span.clone());
-    let response = if path.as_ref().is_some_and(|path| may_take_long(path.as_str())) {
-        answer.await
-    } else {
-        tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(|_| timed_out())
+    let response = match limit {
+        Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| timed_out()),
+        None => answer.await,
     };
+    let response = with_age(&state, &method, response);
     span.record("http.response.status_code", response.status().as_u16());
     let path = path.as_ref().map_or("", |path| path.as_str());
     state.metrics.count_request(&method, path, response.status(), began.elapsed());
     response
 }
 
+/// States how old an answer from memory is, while the database does not answer.
+fn with_age(state: &AppState, method: &Method, mut response: Response) -> Response {
+    let is_read = method == Method::GET && response.status().is_success();
+    if let Some(age) = is_read.then(|| state.control.staleness()).flatten() {
+        response.headers_mut().insert(header::AGE, HeaderValue::from(age.as_secs()));
+    }
+    response
+}
+
 fn timed_out() -> Response {
-    let detail = "the request took longer than this server allows; it may still complete";
+    let detail = "the request took longer than this server allows; its outcome is unknown, since it may \
+                  still complete";
     let title = "request timed out";
     let status = StatusCode::GATEWAY_TIMEOUT;
     ApiError::new(status, "timeout", title, detail)
-        .remedy("send it again with the same request id")
+        .remedy("retry with the same request id")
         .retry_after(1)
         .into_response()
 }

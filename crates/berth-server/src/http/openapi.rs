@@ -1,8 +1,10 @@
 //! The OpenAPI document, from the same code that serves.
 
+use std::collections::BTreeMap;
+
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
-use utoipa::openapi::schema::{AdditionalProperties, ArrayItems};
+use utoipa::openapi::schema::{AdditionalProperties, ArrayItems, Discriminator};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, Object, Ref, RefOr, Response, Schema, Type};
 
@@ -67,7 +69,57 @@ pub fn openapi() -> OpenApi {
         }
     }
     super::openapi_limits::describe(&mut document);
+    if let Some(components) = &mut document.components {
+        name_alternatives(&mut components.schemas);
+    }
     document
+}
+
+/// Gives every alternative of a tagged union a name: `FixShrink` is the `Fix` whose kind is `shrink`.
+/// Generators of clients number alternatives without one, or drop them.
+fn name_alternatives(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let mut named = Vec::new();
+    for (name, schema) in schemas.iter_mut() {
+        let RefOr::T(Schema::OneOf(union)) = schema else { continue };
+        let tags: Option<Vec<(String, String)>> = union.items.iter().map(tag).collect();
+        let Some((tags, (property, _))) =
+            tags.as_ref().and_then(|tags| Some((tags, tags.first()?)))
+        else {
+            continue;
+        };
+        let mut discriminator = Discriminator::new(property);
+        for (item, (_, value)) in union.items.iter_mut().zip(tags) {
+            let own_name = format!("{name}{}", capitalized(value));
+            let reference = Ref::from_schema_name(&own_name);
+            discriminator.mapping.insert(value.clone(), reference.ref_location.clone());
+            named.push((own_name, std::mem::replace(item, RefOr::Ref(reference))));
+        }
+        union.discriminator = Some(discriminator);
+    }
+    schemas.extend(named);
+}
+
+/// `add_node` as `AddNode`.
+fn capitalized(words: &str) -> String {
+    let mut is_first = true;
+    let letters = words.chars().filter_map(|letter| {
+        let was_first = std::mem::replace(&mut is_first, letter == '_');
+        let letter = if was_first { letter.to_ascii_uppercase() } else { letter };
+        (letter != '_').then_some(letter)
+    });
+    letters.collect()
+}
+
+/// The property whose one value tells an alternative from the others, and that value.
+fn tag(alternative: &RefOr<Schema>) -> Option<(String, String)> {
+    let RefOr::T(Schema::Object(object)) = alternative else { return None };
+    object.properties.iter().find_map(|(name, property)| {
+        let RefOr::T(Schema::Object(property)) = property else { return None };
+        match property.enum_values.as_deref()? {
+            [value] => Some((name.clone(), value.as_str()?.to_owned())),
+            _ => None,
+        }
+    })
 }
 
 /// States the length of tuples as the length of an array: `items: false` is valid, but generators of
@@ -186,9 +238,41 @@ mod tests {
     }
 
     #[test]
+    fn every_reference_leads_to_a_schema() {
+        let document = serde_json::to_value(super::openapi()).unwrap();
+        let text = document.to_string();
+        let links = text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next());
+        let missing: Vec<&str> =
+            links.filter(|pointer| document.pointer(pointer).is_none()).collect();
+        assert_eq!(missing, [""; 0]);
+    }
+
+    #[test]
     fn no_schema_uses_what_generators_of_clients_reject() {
         let text = serde_json::to_string(&super::openapi()).unwrap();
         assert!(text.contains(r#""prefixItems""#) && !text.contains(r#""items":false"#));
+    }
+
+    #[test]
+    fn every_alternative_of_a_tagged_union_has_its_own_schema() {
+        let document = serde_json::to_value(super::openapi()).unwrap();
+        let mut tagged = 0;
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            for alternative in schema["oneOf"].as_array().into_iter().flatten() {
+                let has_tag = alternative.pointer("/properties/kind").is_some();
+                assert!(!has_tag, "{name} has an alternative without a name");
+            }
+            let kinds = schema["discriminator"]["mapping"].as_object();
+            for (kind, location) in kinds.into_iter().flatten() {
+                let location = location.as_str().unwrap().trim_start_matches('#');
+                let alternative = document.pointer(location).unwrap();
+                assert_eq!(alternative["properties"]["kind"]["enum"][0], kind.as_str(), "{name}");
+                tagged += 1;
+            }
+        }
+        assert!(tagged > 15, "{tagged} alternatives");
+        let changes = &document["components"]["schemas"]["FixCombined"]["properties"]["changes"];
+        assert_eq!(changes["items"]["$ref"], "#/components/schemas/Fix");
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl ChoicePanel {
                 format!("It cannot be explained: derived again from the log, {}.", explained.note)
             }
             ReplayOutcome::OutOfReach => {
-                format!("It can no longer be explained: {}.", explained.note)
+                format!("It cannot be derived again: {}.", explained.note)
             }
         };
         let mut panel = Self {

@@ -65,7 +65,7 @@ impl RefusalPanel {
         let relaxation = refusal.best_relaxation.as_ref().map(|(filter, admits)| {
             let admits = i64::try_from(*admits).unwrap_or(i64::MAX);
             let word = plural(admits, "node", "nodes");
-            format!("Without {filter} alone, {} {word} could take it.", count(admits))
+            format!("Without the {filter} rule, {} {word} could take it.", count(admits))
         });
         Self {
             instance: match &refusal.name {

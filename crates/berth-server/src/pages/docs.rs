@@ -270,8 +270,7 @@ fn described(name: &str, schema: &Value) -> Schema {
         let about = text(variant, "description");
         let kind = kind(variant);
         let sole = list(variant, "enum").first().and_then(Value::as_str);
-        let tag = variant.pointer("/properties/kind/enum/0").and_then(Value::as_str);
-        let named = sole.or(tag).unwrap_or(&kind.text).to_owned();
+        let named = sole.unwrap_or(&kind.text).to_owned();
         let text = if about.is_empty() { named } else { format!("{named}: {about}") };
         Kind { text, schema: kind.schema }
     });

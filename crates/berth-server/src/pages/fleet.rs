@@ -42,7 +42,6 @@ pub(crate) fn fleet_page(
     decisions: &[Decision],
 ) -> Response {
     let now = control.now();
-    let tickets = control.queue.list(&control.lifecycle.settings(), now);
     let mut frame = Frame::new("Fleet", Some(caller));
     frame.refresh_s = Some(REFRESH_S);
     let (grid, totals) = {
@@ -53,7 +52,7 @@ pub(crate) fn fleet_page(
         frame,
         grid,
         totals,
-        queue: QueuePanel::of(&tickets, now),
+        queue: QueuePanel::of(control, now),
         workloads: Workloads::of(control, now),
         grants: Grants::of(decisions, now),
         refusals: Refusals::of(decisions, now),

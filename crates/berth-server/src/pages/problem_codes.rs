@@ -135,6 +135,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Activate a stored policy by its hash.",
     ),
     (
+        "no_preemption",
+        "No instances of lower priority that the caller may preempt would make room.",
+        "Raise its priority, ask for less, or wait for room with mode wait.",
+    ),
+    (
         "no_room",
         "There is no capacity yet; the reasons were reported before.",
         "Wait, release instances, or add a node.",
@@ -173,6 +178,11 @@ const CODES: &[(&str, &str, &str)] = &[
     ("not_moving", "The volume is not being moved.", "Read its last move to see the outcome."),
     ("not_owner", "It belongs to another tenant.", "Use a token of its tenant."),
     (
+        "not_ready",
+        "The database does not answer, or a thread of the server stalled or ended.",
+        "See the detail; requests in flight can be sent again with the same request id.",
+    ),
+    (
         "not_signed_in",
         "The request has no valid token.",
         "Send Authorization: Bearer TOKEN, or sign in.",
@@ -194,9 +204,19 @@ const CODES: &[(&str, &str, &str)] = &[
          release it: berth claims release ID --role migration_target --confirmed.",
     ),
     (
+        "policy_changed",
+        "Another policy was put in force since the plan was made.",
+        "Send the request again: it is planned again.",
+    ),
+    (
         "pool_exhausted",
         "A pool of numbers has no free value.",
         "Release instances that hold its values, wait for quarantined values, or widen its range.",
+    ),
+    (
+        "preemption_outdated",
+        "The instances that were to be preempted would not make enough room any more. Nobody was released.",
+        "Ask for a proposal again.",
     ),
     (
         "quarantined",
@@ -229,6 +249,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "An instance with a hard rule was placed on the node since the plan was made.",
         "Send the request again: it is planned again.",
     ),
+    (
+        "secrets_changed",
+        "The secrets of the environment were changed or removed since the plan was made.",
+        "Send the request again: it is planned again.",
+    ),
     ("slot_taken", "Another instance holds that slot of the workload.", "Choose another slot."),
     (
         "stale",
@@ -252,18 +277,33 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "tenant_busy",
-        "Too many requests of this tenant wait to be planned.",
+        "Too many requests of this tenant wait to be planned, too many explanations are being derived, or every place that was found was gone when it was to be claimed.",
         "Send the request again with the same request id after a moment, and fewer at a time.",
     ),
     (
+        "tenant_removing",
+        "The tenant is being removed: nothing is granted to it or made for it.",
+        "Wait until the tenant is no longer found, or use another name.",
+    ),
+    (
         "timeout",
-        "The request took longer than the server allows. It may still complete.",
+        "The request took longer than the server allows. Its outcome is unknown: it may still complete.",
         "Send it again with the same request id.",
+    ),
+    (
+        "too_few_running",
+        "Stopping this member would leave fewer members of the workload running than must run.",
+        "Wait until others run, then send the request again.",
     ),
     (
         "too_late",
         "It is on the other node already: a volume whose home is being switched, or an instance.",
         "Wait for it, and move it back if necessary.",
+    ),
+    (
+        "total_queue_full",
+        "Too many requests of all tenants together are already queued.",
+        "Retry later, or have an operator raise queue.total.",
     ),
     ("unknown_attachment", "There is no such attachment.", "Define it first, or leave it out."),
     ("unknown_group", "There is no such group.", "Define it first, or leave it out."),
@@ -274,6 +314,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "unsupported_media_type",
         "The media type of the body is not supported.",
         "Send application/json.",
+    ),
+    (
+        "victim_changed",
+        "An instance that was to make room is gone, was placed again, is moving or is leaving. Nobody was released.",
+        "Ask for a proposal again.",
     ),
     (
         "volume_homes_differ",
@@ -294,6 +339,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "volume_single_writer",
         "A workload with a volume can have one replica: one instance at a time may write.",
         "Ask for one replica, or take the volumes out of the template.",
+    ),
+    (
+        "workload_changed",
+        "The workload was changed or removed since the plan was made.",
+        "Send the request again: it is planned again.",
     ),
     (
         "wrong_state",

@@ -2,6 +2,8 @@
 
 use askama::Template;
 use berth_api::{Ticket, TicketState};
+use berth_control::ControlPlane;
+use berth_control::state::TicketPage;
 use jiff::Timestamp;
 
 use super::{ago, count, plural};
@@ -45,15 +47,17 @@ fn queued_request(ticket: &Ticket, now: Timestamp) -> QueuedRequest {
 }
 
 impl QueuePanel {
-    /// The queue, of tickets in their order.
-    pub(super) fn of(tickets: &[Ticket], now: Timestamp) -> Self {
-        let open: Vec<&Ticket> =
-            tickets.iter().filter(|ticket| ticket.state == TicketState::Waiting).collect();
-        let more = i64::try_from(open.len().saturating_sub(SHOWN)).unwrap_or(i64::MAX);
+    /// The queue of a fleet.
+    pub(super) fn of(control: &ControlPlane, now: Timestamp) -> Self {
+        let is_wanted = |ticket: &Ticket| ticket.state == TicketState::Waiting;
+        let page = TicketPage { after: None, most: SHOWN, is_wanted: &is_wanted };
+        let first = control.queue.list(&page, &control.lifecycle.settings(), now);
+        let open = control.queue.waiting();
+        let more = i64::try_from(open.saturating_sub(SHOWN)).unwrap_or(i64::MAX);
         Self {
-            total: count(i64::try_from(open.len()).unwrap_or(i64::MAX)),
+            total: count(i64::try_from(open).unwrap_or(i64::MAX)),
             more: (more > 0).then(|| count(more)),
-            first: open.iter().take(SHOWN).map(|ticket| queued_request(ticket, now)).collect(),
+            first: first.iter().map(|ticket| queued_request(ticket, now)).collect(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Clients that take nothing of an answer, or send nothing of a body, are cut off: each holds memory
-//! and a place that others could have.
+//! Clients that take nothing of an answer, or send nothing or too little of a body, are cut off: each
+//! holds memory and a place that others could have.
 
 use std::io;
 use std::pin::Pin;
@@ -110,15 +110,49 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     }
 }
 
-/// A body whose sender must send.
+/// The least that a body must bring in a second, on average, once it has been waited for as long as a client
+/// may stall: a large one has as much more time as it needs at this rate.
+const LEAST_BYTES_PER_SECOND: u64 = 4096;
+
+/// A body whose sender must send, and fast enough.
 pub(super) struct TimedBody {
     body: Incoming,
     stall: StallTimer,
+    rate: RateTimer,
 }
 
 impl TimedBody {
     pub(super) const fn new(body: Incoming, after: Duration) -> Self {
-        Self { body, stall: StallTimer::new(after) }
+        Self { body, stall: StallTimer::new(after), rate: RateTimer::new(after) }
+    }
+}
+
+/// Counts how long a body was waited for, all in all. The time that its reader takes does not count.
+struct RateTimer {
+    allowed: Duration,
+    waited: Duration,
+    since: Option<Instant>,
+}
+
+impl RateTimer {
+    const fn new(allowed: Duration) -> Self {
+        Self { allowed, waited: Duration::ZERO, since: None }
+    }
+
+    /// Part of the body came. Returns whether it was in time.
+    fn received(&mut self, bytes: usize, now: Instant) -> bool {
+        self.waited += self.since.take().map_or(Duration::ZERO, |since| now - since);
+        let is_in_time = self.waited <= self.allowed;
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.allowed = self.allowed.saturating_add(Duration::from_micros(
+            bytes.saturating_mul(1_000_000) / LEAST_BYTES_PER_SECOND,
+        ));
+        is_in_time
+    }
+
+    /// More has to be waited for.
+    fn waits(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
     }
 }
 
@@ -133,9 +167,19 @@ impl Body for TimedBody {
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(frame) => {
                 self.stall.moved();
+                let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+                let bytes = data.map_or(0, Bytes::len);
+                if !self.rate.received(bytes, Instant::now()) {
+                    let error = io::Error::new(io::ErrorKind::TimedOut, "body came too slowly");
+                    return Poll::Ready(Some(Err(error.into())));
+                }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending => self.stall.stuck(context).map(|error| Some(Err(error.into()))),
+            // Whoever sends nothing at all is cut off by the first timer; what comes is judged when it does.
+            Poll::Pending => {
+                self.rate.waits(Instant::now());
+                self.stall.stuck(context).map(|error| Some(Err(error.into())))
+            }
         }
     }
 

@@ -154,6 +154,41 @@ async fn slow_clients_are_cut_off() {
     assert!(rest(&mut stream).await.len() < 64 << 20);
 }
 
+#[tokio::test]
+async fn a_body_that_comes_byte_by_byte_is_cut_off_and_a_large_one_is_not() {
+    let quick = Duration::from_millis(500);
+    let limits = ConnectionLimits { stall_timeout: quick, ..ConnectionLimits::default() };
+    let running = run(limits, None);
+    let mut trickle = TcpStream::connect(running.at).await.unwrap();
+    let head = "POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n";
+    trickle.write_all(head.as_bytes()).await.unwrap();
+    // It never stalls, and would take more than a minute.
+    let mut cut_off_after = None;
+    for byte in 0..1000 {
+        tokio::time::sleep(quick / 8).await;
+        if trickle.write_all(b"x").await.is_err() {
+            cut_off_after = Some(byte);
+            break;
+        }
+    }
+    assert!(cut_off_after.is_some(), "{}", rest(&mut trickle).await);
+
+    // Waited for as long, and fast enough.
+    let mut steady = TcpStream::connect(running.at).await.unwrap();
+    let (part, parts) = (vec![b'x'; 8192], 40);
+    let head = format!(
+        "POST /take HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        part.len() * parts
+    );
+    steady.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..parts {
+        tokio::time::sleep(quick / 8).await;
+        steady.write_all(&part).await.unwrap();
+    }
+    let answer = rest(&mut steady).await;
+    assert!(answer.contains("200 OK") && answer.ends_with("327680"), "{answer}");
+}
+
 fn authority(folder: &std::path::Path) -> (Authority, Arc<Tls>) {
     let authority = Authority::in_data_dir(folder, now()).unwrap();
     authority.renew_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], now()).unwrap();

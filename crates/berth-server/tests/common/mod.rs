@@ -71,15 +71,27 @@ impl Server {
 
     /// The same with options changed.
     pub(crate) async fn start_with(change: impl FnOnce(&mut ControlOptions)) -> Self {
-        Self::start_as(false, change).await
+        Self::start_as(false, HttpLimits::default(), change).await
+    }
+
+    /// The same with other limits of the HTTP layer.
+    pub(crate) async fn start_limited(
+        limits: HttpLimits,
+        change: impl FnOnce(&mut ControlOptions),
+    ) -> Self {
+        Self::start_as(false, limits, change).await
     }
 
     /// A server to which callers on this machine need not sign in.
     pub(crate) async fn start_without_sign_in() -> Self {
-        Self::start_as(true, |_| {}).await
+        Self::start_as(true, HttpLimits::default(), |_| {}).await
     }
 
-    async fn start_as(no_sign_in: bool, change: impl FnOnce(&mut ControlOptions)) -> Self {
+    async fn start_as(
+        no_sign_in: bool,
+        limits: HttpLimits,
+        change: impl FnOnce(&mut ControlOptions),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let backend = Backend::Sqlite(folder.path().join("ledger.db"));
         let mut options = ControlOptions::new(backend, Policy::builtin("balanced").unwrap());
@@ -90,14 +102,14 @@ impl Server {
         let control = Arc::clone(&state.control);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(state.clone(), HttpLimits::default());
+        let app = router(state.clone(), limits);
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         let stopping = control.lifecycle.stopping().clone();
         let serving = tokio::spawn(async move {
             let stopped = async move { stopping.cancelled().await };
             axum::serve(listener, app).with_graceful_shutdown(stopped).await.unwrap();
         });
-        // As every client of Berth does; whoever is first sets it for the process.
+        // As every client of Berth does; the first one sets it for the process.
         drop(Client::new(Connect { url: url.clone(), ..Connect::default() }).unwrap());
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod handover;
 mod moves;
 mod notices;
 mod stage;

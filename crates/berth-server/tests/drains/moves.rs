@@ -11,7 +11,7 @@ async fn instances_of_nobody_are_moved_and_start_anew() {
     let before = stage.claim(&ids[0]).await;
     let begun = stage.begin("n1", json!({"reason": "new kernel"})).await;
     assert_eq!((begun.total, begun.reason.as_deref()), (20, Some("new kernel")));
-    let done = stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    let done = stage.until_with_agent("n1", |drain| drain.state == DrainState::Done).await;
     assert_eq!((done.total, done.left), (20, 0));
     assert_eq!(done.since, begun.since);
     let after = stage.claim(&ids[0]).await;
@@ -56,7 +56,7 @@ async fn what_blocks_a_drain_is_said_and_room_unblocks_it() {
     let release = format!("/v1/claims/{other}/release");
     let body = json!({"confirmed": true});
     stage.server.post(&stage.operator, &release, &body).await.expect(200);
-    let left = stage.until("n1", |drain| drain.left == 1).await;
+    let left = stage.until_with_agent("n1", |drain| drain.left == 1).await;
     assert_eq!(left.moves[0].instance.to_string(), kept);
     assert_eq!(stage.claim(&big).await["node"], "n2");
     stage.server.stop().await;
@@ -73,7 +73,8 @@ async fn a_drain_is_called_off_and_what_has_moved_stays() {
     stage.run_on("n2", 1, 40_000).await;
     let moved = stage.run_on("n1", 1, 1000).await.remove(0);
     stage.begin("n1", json!({})).await;
-    stage.until("n1", |drain| drain.left == 1 && drain.state == DrainState::Blocked).await;
+    let rest = |drain: &berth_api::Drain| drain.left == 1 && drain.state == DrainState::Blocked;
+    stage.until_with_agent("n1", rest).await;
     let node = stage.server.post(&stage.operator, path, &json!({})).await.expect(200).json();
     assert_eq!(node["facts"]["state"], "active");
     assert_eq!(stage.claim(&big).await["node"], "n1");
@@ -125,7 +126,7 @@ async fn a_drain_survives_a_restart_and_its_half_written_beginnings_and_ends() {
     let release = format!("/v1/claims/{other}/release");
     let body = json!({"confirmed": true});
     stage.server.post(&stage.operator, &release, &body).await.expect(200);
-    stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    stage.until_with_agent("n1", |drain| drain.state == DrainState::Done).await;
     // An empty node can be removed, and with it all that was known of its drain.
     stage.server.delete(&stage.operator, "/v1/nodes/n1").await.expect(204);
     assert!(stage.server.control.moves.drains.nodes().is_empty());
@@ -166,7 +167,7 @@ async fn of_nodes_that_are_emptied_together_nothing_goes_round_in_circles() {
     let begin = paths.iter().map(|path| stage.server.post(&stage.operator, path, &body));
     futures_util::future::join_all(begin).await;
     for node in ["n1", "n2", "n3"] {
-        stage.until(node, |drain| drain.state == DrainState::Done).await;
+        stage.until_with_agent(node, |drain| drain.state == DrainState::Done).await;
     }
     let moved = stage.events("instance.allocated").await;
     for id in &ids {
@@ -203,7 +204,7 @@ async fn an_instance_is_not_in_its_own_way() {
     refused.problem(409, "group_no_node");
     stage.report("n1", std::slice::from_ref(&id), "running").await;
     stage.begin("n1", json!({})).await;
-    stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    stage.until_with_agent("n1", |drain| drain.state == DrainState::Done).await;
     assert_eq!(stage.claim(&id).await["node"], "n2");
     stage.server.stop().await;
 }

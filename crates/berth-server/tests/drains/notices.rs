@@ -17,7 +17,7 @@ async fn a_notice_with_a_sign_of_life_empties_the_node_at_once() {
     let drains = &stage.server.control.moves.drains;
     let urgency = drains.urgency(&node, stage.server.control.now());
     assert_eq!(urgency, HostState::Reclaimed);
-    let first = stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    let first = stage.until_with_agent("n1", |drain| drain.state == DrainState::Done).await;
     assert!(first.reclaimed);
     assert_eq!(first.reason.as_deref(), Some("spot_reclaim"));
     assert_eq!(stage.claim(&id).await["node"], "n2");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Drain, Role};
+use berth_control::ControlOptions;
 use berth_ledger::Backend;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -19,8 +20,12 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn new(nodes: &[&str]) -> Self {
+        Self::with(nodes, |_| ()).await
+    }
+
+    pub(crate) async fn with(nodes: &[&str], edit: fn(&mut ControlOptions)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = open(&folder).await;
+        let server = open(&folder, edit).await;
         for node in nodes {
             server.add_node(node).await;
         }
@@ -33,7 +38,7 @@ impl Stage {
     pub(crate) async fn restarted(self) -> Self {
         let Self { server, operator, nodes, folder } = self;
         server.stop().await;
-        Self { server: open(&folder).await, operator, nodes, folder }
+        Self { server: open(&folder, |_| ()).await, operator, nodes, folder }
     }
 
     /// Places instances on a node and has them run there. Returns their ids.
@@ -103,6 +108,40 @@ impl Stage {
         }
     }
 
+    /// The same, while the node's agent stops what it is told to stop.
+    pub(crate) async fn until_with_agent(
+        &self,
+        node: &str,
+        wanted: impl Fn(&Drain) -> bool,
+    ) -> Drain {
+        let began = Instant::now();
+        loop {
+            let told = self.assignments(node).await;
+            let told = told.iter().filter(|one| one["state"] == "releasing");
+            let ids: Vec<String> =
+                told.map(|one| one["instance"].as_str().unwrap().to_owned()).collect();
+            self.report(node, &ids, "stopped").await;
+            let drain = self.drain(node).await;
+            if wanted(&drain) {
+                return drain;
+            }
+            assert!(began.elapsed() < TIMEOUT, "{drain:#?}");
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    /// What a node's agent is told to have there.
+    pub(crate) async fn assignments(&self, node: &str) -> Vec<Value> {
+        let path = format!("/v1/nodes/{node}/assignments");
+        let list = self.server.get(&self.operator, &path).await.expect(200).json();
+        list["assignments"].as_array().unwrap().clone()
+    }
+
+    /// Whether a node's agent is told to start or stop an instance, or to have it run.
+    pub(crate) async fn is_told(&self, node: &str, id: &str) -> bool {
+        self.assignments(node).await.iter().any(|one| one["instance"] == id)
+    }
+
     /// The claim of an instance.
     pub(crate) async fn claim(&self, id: &str) -> Value {
         let path = format!("/v1/claims/{id}");
@@ -118,7 +157,11 @@ impl Stage {
     }
 }
 
-async fn open(folder: &tempfile::TempDir) -> Server {
+async fn open(folder: &tempfile::TempDir, edit: fn(&mut ControlOptions)) -> Server {
     let backend = Backend::Sqlite(folder.path().join("kept.db"));
-    Server::start_with(move |options| options.backend = backend).await
+    Server::start_with(move |options| {
+        options.backend = backend;
+        edit(options);
+    })
+    .await
 }

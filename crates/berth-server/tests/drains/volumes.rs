@@ -1,6 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{DrainState, Role};
+use berth_engine::{Amounts, Demand, InstanceId, InstanceRequest, NodeId, Policy};
+use berth_ledger::{Adopt, Op, Text};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -84,7 +87,7 @@ async fn a_volume_moves_and_the_instance_that_uses_it_follows() {
     let elsewhere = stage.server.post(&stage.operator, path, &json!({"to": "n1"})).await;
     elsewhere.problem(409, "volume_moving");
     let heard = stage.report("n2", &[], "running").await;
-    let task = json!({"volume": "data", "from": "n1", "to": "n2", "action": "copy"});
+    let task = json!({"volume": "data", "from": "n1", "to": "n2", "action": "copy", "round": 1});
     assert_eq!(heard["volume_moves"], json!([task]));
     assert_eq!(stage.claim(&id).await["state"], "active", "it is used while it is copied");
 
@@ -190,5 +193,71 @@ async fn a_drain_is_unblocked_by_moving_the_volume() {
     say(&stage, "n2", "synced").await;
     runs_on(&stage, &id, "n2").await;
     stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    stage.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_is_not_done_while_a_volume_is_copied() {
+    let (stage, id) = with_volume().await;
+    begin(&stage, "n2").await;
+    stage.begin("n1", json!({})).await;
+    say(&stage, "n2", "copied").await;
+    told_to_stop(&stage, &id).await;
+    stage.report("n1", std::slice::from_ref(&id), "stopped").await;
+    until(&stage, "syncing").await;
+    // No instance is left there, but the only complete copy of the data is.
+    let going = stage.until("n1", |drain| drain.moves.is_empty()).await;
+    assert_eq!((going.state, going.left), (DrainState::Running, 1), "{going:?}");
+    assert_eq!(going.volumes[0].volume, "data");
+    assert_eq!(going.message, "no instance is left, and volume data is being moved away");
+    say(&stage, "n2", "synced").await;
+    let done = stage.until("n1", |drain| drain.state == DrainState::Done).await;
+    assert_eq!((done.left, done.volumes.len()), (0, 0));
+    stage.server.stop().await;
+}
+
+/// Reports on a round of copying.
+async fn say_of_round(stage: &Stage, step: &str, round: u32) -> Value {
+    let agent = stage.server.agent("n2").await;
+    let report = json!({"volume": "data", "step": step, "round": round, "reason": "too late"});
+    let path = "/v1/nodes/n2/volume-moves";
+    stage.server.post(&agent, path, &report).await.expect(200).json()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_report_is_not_taken_for_one_on_a_later_copy() {
+    let (stage, id) = with_volume().await;
+    begin(&stage, "n2").await;
+    let path = "/v1/volumes/data/move/cancel";
+    stage.server.post(&stage.operator, path, &json!({})).await.expect(200);
+    assert_eq!(begin(&stage, "n2").await["round"], 2);
+    // The agent's reports on the move that was called off are answered, and change nothing.
+    for step in ["copied", "failed"] {
+        assert_eq!(say_of_round(&stage, step, 1).await["state"], "copying", "{step}");
+    }
+    assert_eq!(say_of_round(&stage, "copied", 2).await["state"], "stopping");
+    told_to_stop(&stage, &id).await;
+    stage.report("n1", std::slice::from_ref(&id), "stopped").await;
+    until(&stage, "syncing").await;
+
+    // An instance that was recorded there uses it and may write to it, so it is copied once more.
+    let other = InstanceId::from_u128(10);
+    let mut request = InstanceRequest::new(other, "acme", Amounts::new(100, 64));
+    request.volumes = vec!["data".to_owned()];
+    let demand = Demand::new(&request, &Policy::builtin("balanced").unwrap());
+    let (request_id, node) = (Text::from("found"), NodeId::new("n1"));
+    let adopt = Adopt { request_id, request: Arc::new(request), node, demand };
+    stage.server.control.submit(Op::Adopt(adopt)).await.unwrap();
+    let other = other.to_string();
+    assert_eq!(say_of_round(&stage, "synced", 3).await["state"], "syncing");
+    told_to_stop(&stage, &other).await;
+    stage.report("n1", std::slice::from_ref(&other), "stopped").await;
+    let again = until(&stage, "syncing").await;
+    assert_eq!(again["round"], 4);
+    let repeated = say_of_round(&stage, "synced", 3).await;
+    assert_eq!(repeated["state"], "syncing");
+    assert!(!repeated["message"].as_str().unwrap().contains("switched"), "{repeated}");
+    say_of_round(&stage, "synced", 4).await;
+    until(&stage, "done").await;
     stage.server.stop().await;
 }

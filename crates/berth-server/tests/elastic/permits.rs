@@ -1,4 +1,4 @@
-//! What holds for permits beside the arithmetic: numbers of requests, restarts, units that change,
+//! What holds for permits apart from the arithmetic: numbers of requests, restarts, units that change,
 //! headroom, and who may ask.
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
@@ -7,7 +7,7 @@ use berth_engine::elastic::{Limit, Size};
 use serde_json::{Value, json};
 
 use crate::common::TENANT;
-use crate::scene::{Scene, Setup, WAYS, Way, fine, resources, whole};
+use crate::scene::{NODE, Scene, Setup, WAYS, Way, fine, resources, whole};
 
 /// The ways to grant; the unit is checked only natively.
 const NATIVE: [Way; 2] = [Way::Native("joint"), Way::Native("per-resource")];
@@ -40,6 +40,26 @@ async fn a_repeated_or_late_request_gets_the_stored_answer_also_after_a_restart(
     assert_eq!(scene.reserved().await, whole(8));
     let zero = scene.try_permit(&vm, &ask(0, 2)).await.problem(400, "invalid_request");
     assert!(zero.text.contains("seq is 0; accepted is 1 to"), "{}", zero.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_instance_grows_beyond_the_cores_of_its_host() {
+    let scene = Scene::new(Setup::new(JOINT, whole(1)), whole(10)).await;
+    // Each core is promised four times.
+    scene.node(NODE, whole(10), json!({"ratios": {"cpu_permille": 4000}})).await;
+    let vm = scene.elastic("vm", whole(1)).await;
+    let ask = |cpu: u32| json!({"resources": Size::new(cpu * 1000, 1024)});
+    let more = scene.permit(&vm, &ask(12)).await;
+    assert_eq!((more.permit.cpu_milli, more.limited_by), (10_000, Some(Limit::Host)));
+    assert_eq!(more.capacity_pressure, Size::ZERO, "no room elsewhere on the node would help");
+    let all = scene.permit(&vm, &ask(10)).await;
+    assert_eq!((all.permit.cpu_milli, all.limited_by), (10_000, None));
+    let second = scene.elastic("second", whole(1)).await;
+    assert_eq!(
+        scene.permit(&second, &ask(8)).await.permit.cpu_milli,
+        8000,
+        "the sum may exceed it"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::seen::{NodeSeen, Pair, PermitSeen, Seen};
+use crate::picture::{NodePicture, Pair, PermitPicture, Picture};
 
 /// What is true of an instance, whatever servers say: only its agent knows.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Answered {
 /// What was seen last.
 #[derive(Default)]
 pub(crate) struct Auditor {
-    pub(crate) last: Seen,
+    pub(crate) last: Picture,
     /// Nodes that were over their limit at a look, and growth that was judged.
     pub(crate) counted: (u64, u64),
 }
@@ -68,7 +68,7 @@ impl Auditor {
     /// has, it is the new picture that is judged.
     pub(crate) async fn audit(
         &mut self,
-        read: impl AsyncFn() -> Seen,
+        read: impl AsyncFn() -> Picture,
         truth: &BTreeMap<String, Truth>,
         excuse: &Excuse,
         answers: &[Answered],
@@ -93,7 +93,7 @@ impl Auditor {
     /// Looks at everything after a step, and says what is wrong. What was seen becomes the last.
     pub(crate) fn look(
         &mut self,
-        seen: Seen,
+        seen: Picture,
         truth: &BTreeMap<String, Truth>,
         excuse: &Excuse,
         answers: &[Answered],
@@ -123,7 +123,7 @@ impl Auditor {
     }
 
     /// Nothing but configuration and what was found may break a limit, and nothing grows beyond one.
-    fn limits(&mut self, id: &str, node: &NodeSeen, excuse: &Excuse, wrong: &mut Vec<String>) {
+    fn limits(&mut self, id: &str, node: &NodePicture, excuse: &Excuse, wrong: &mut Vec<String>) {
         let Some(before) = self.last.nodes.get(id) else { return };
         if before.limit() != node.limit() && !excuse.configured {
             wrong.push(format!("{id} has other limits, and nobody changed them"));
@@ -143,12 +143,12 @@ impl Auditor {
         }
     }
 
-    fn permit(&self, id: &str, truth: &Truth, seen: &Seen, wrong: &mut Vec<String>) {
+    fn permit(&self, id: &str, truth: &Truth, seen: &Picture, wrong: &mut Vec<String>) {
         let Some(permit) = seen.permits.get(id) else {
             wrong.push(format!("{id} is elastic and has no permit"));
             return;
         };
-        let PermitSeen { granted, buffer, min, max, .. } = *permit;
+        let PermitPicture { granted, buffer, min, max, .. } = *permit;
         let primary = seen.claims.iter().find(|it| it.instance == id && it.role == "primary");
         let Some(primary) = primary else { return };
         if (permit.charged, &permit.node, permit.fence)
@@ -187,7 +187,7 @@ impl Auditor {
     }
 
     /// Between what it had and what it wants; as much as there was room for.
-    fn answer(&self, answer: &Answered, seen: &Seen, wrong: &mut Vec<String>) {
+    fn answer(&self, answer: &Answered, seen: &Picture, wrong: &mut Vec<String>) {
         let Answered { instance: id, wanted, permit, .. } = answer;
         let Some(before) = self.last.permits.get(id) else { return };
         let frozen = before.frozen;
@@ -222,8 +222,8 @@ impl Auditor {
 /// A node is the sum of what is on it.
 fn sums(
     id: &str,
-    node: &NodeSeen,
-    seen: &Seen,
+    node: &NodePicture,
+    seen: &Picture,
     truth: &BTreeMap<String, Truth>,
     wrong: &mut Vec<String>,
 ) {
@@ -272,8 +272,8 @@ fn sums(
 /// What really runs on a node is within what it is charged for, also while it is over its limit.
 fn real_use(
     id: &str,
-    node: &NodeSeen,
-    seen: &Seen,
+    node: &NodePicture,
+    seen: &Picture,
     truth: &BTreeMap<String, Truth>,
     wrong: &mut Vec<String>,
 ) {
@@ -296,7 +296,7 @@ fn real_use(
 }
 
 /// Exactly one place where it runs, and where that is.
-fn claims(id: &str, truth: &Truth, seen: &Seen, wrong: &mut Vec<String>) {
+fn claims(id: &str, truth: &Truth, seen: &Picture, wrong: &mut Vec<String>) {
     let of = |role: &str| {
         seen.claims.iter().filter(|it| it.instance == id && it.role == role).collect::<Vec<_>>()
     };

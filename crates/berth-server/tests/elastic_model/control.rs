@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::auditor::{Answered, Auditor, Excuse, Truth};
-use crate::seen::{ClaimSeen, NodeSeen, Pair, PermitSeen, Seen};
+use crate::picture::{ClaimPicture, NodePicture, Pair, PermitPicture, Picture};
 
 const fn pair(amount: i64) -> Pair {
     Pair::new(amount, amount)
 }
 
 /// A node of 10 on which `a` has 4, and `b` has 3 and 2 of headroom.
-fn picture() -> (Seen, BTreeMap<String, Truth>) {
-    let permit = |granted: i64, buffer: i64| PermitSeen {
+fn picture() -> (Picture, BTreeMap<String, Truth>) {
+    let permit = |granted: i64, buffer: i64| PermitPicture {
         node: "n1".to_owned(),
         fence: 1,
         seq: 3,
@@ -26,21 +26,21 @@ fn picture() -> (Seen, BTreeMap<String, Truth>) {
         unit: Some(pair(1)),
         frozen: false,
     };
-    let claim = |instance: &str, charged: i64| ClaimSeen {
+    let claim = |instance: &str, charged: i64| ClaimPicture {
         instance: instance.to_owned(),
         role: "primary".to_owned(),
         node: "n1".to_owned(),
         charged: pair(charged),
         fence: 1,
     };
-    let node = NodeSeen {
+    let node = NodePicture {
         total: pair(10),
         reserved: pair(9),
         buffer: pair(2),
         instances: 2,
-        ..NodeSeen::default()
+        ..NodePicture::default()
     };
-    let seen = Seen {
+    let seen = Picture {
         nodes: [("n1".to_owned(), node)].into(),
         claims: vec![claim("a", 4), claim("b", 5)],
         permits: [("a".to_owned(), permit(4, 0)), ("b".to_owned(), permit(3, 2))].into(),
@@ -61,7 +61,7 @@ fn picture() -> (Seen, BTreeMap<String, Truth>) {
 
 /// What the auditor says of a picture after a sound one.
 fn complaints(
-    change: impl FnOnce(&mut Seen, &mut BTreeMap<String, Truth>),
+    change: impl FnOnce(&mut Picture, &mut BTreeMap<String, Truth>),
     answer: Option<Answered>,
 ) -> String {
     let (mut seen, mut truth) = picture();
@@ -74,7 +74,7 @@ fn complaints(
 }
 
 /// Grants an instance more, everywhere where that shows.
-fn grow(seen: &mut Seen, id: &str, more: i64) {
+fn grow(seen: &mut Picture, id: &str, more: i64) {
     let permit = seen.permits.get_mut(id).unwrap();
     permit.granted = permit.granted + pair(more);
     permit.charged = permit.charged + pair(more);
@@ -122,7 +122,7 @@ fn growth_on_an_over_full_node_is_noticed() {
 #[test]
 fn a_sum_that_is_off_by_one_is_noticed() {
     for (what, change) in [
-        ("reserved", (|node| node.reserved.cpu -= 1) as fn(&mut NodeSeen)),
+        ("reserved", (|node| node.reserved.cpu -= 1) as fn(&mut NodePicture)),
         ("buffer", |node| node.buffer.memory += 1),
         ("instances", |node| node.instances += 1),
         ("capacity pressure", |node| node.pressure.cpu += 1),
@@ -139,7 +139,7 @@ fn two_primary_claims_or_none_are_noticed() {
     assert!(said.contains("a has 2 primary claims"), "{said}");
     let said = complaints(|seen, _| drop(seen.claims.remove(0)), None);
     assert!(said.contains("a has 0 primary claims"), "{said}");
-    let both = |seen: &mut Seen, _: &mut BTreeMap<String, Truth>| {
+    let both = |seen: &mut Picture, _: &mut BTreeMap<String, Truth>| {
         for role in ["migration_target", "migration_source"] {
             let mut claim = seen.claims[0].clone();
             (claim.role, claim.node) = (role.to_owned(), "n2".to_owned());
@@ -168,13 +168,13 @@ fn a_number_that_goes_back_and_one_that_nobody_sent_are_noticed() {
 
 #[test]
 fn a_size_out_of_bounds_is_noticed_unless_it_was_so_before() {
-    let bounded = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
+    let bounded = |seen: &mut Picture, truth: &mut BTreeMap<String, Truth>| {
         let permit = seen.permits.get_mut("a").unwrap();
         (permit.min, permit.max) = (pair(1), pair(2));
         truth.get_mut("a").unwrap().bounds = (pair(1), pair(2));
     };
     assert_eq!(complaints(bounded, None), "");
-    let grown = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
+    let grown = |seen: &mut Picture, truth: &mut BTreeMap<String, Truth>| {
         bounded(seen, truth);
         grow(seen, "a", 1);
     };
@@ -186,7 +186,7 @@ fn a_size_out_of_bounds_is_noticed_unless_it_was_so_before() {
 
 #[test]
 fn an_answer_that_cannot_be_is_noticed() {
-    let same = |_: &mut Seen, _: &mut BTreeMap<String, Truth>| {};
+    let same = |_: &mut Picture, _: &mut BTreeMap<String, Truth>| {};
     let said = complaints(same, answered(5, 3, None));
     assert!(said.contains("a had 4 cpu, wants 5, and got 3"), "{said}");
     let said = complaints(same, answered(5, 6, None));
@@ -206,7 +206,7 @@ fn a_move_without_its_place_and_a_place_without_a_move_are_noticed() {
     let held = |truth: &mut BTreeMap<String, Truth>| {
         truth.get_mut("a").unwrap().second_claim = Some(("migration_target", "n2".to_owned()));
     };
-    let claim = |seen: &mut Seen| {
+    let claim = |seen: &mut Picture| {
         let mut claim = seen.claims[0].clone();
         (claim.role, claim.node) = ("migration_target".to_owned(), "n2".to_owned());
         seen.claims.push(claim);
@@ -215,7 +215,7 @@ fn a_move_without_its_place_and_a_place_without_a_move_are_noticed() {
     assert!(said.contains("a has no second claim"), "{said}");
     let said = complaints(|seen, _| claim(seen), None);
     assert!(said.contains("a does not move, and has a second claim"), "{said}");
-    let both = |seen: &mut Seen, truth: &mut BTreeMap<String, Truth>| {
+    let both = |seen: &mut Picture, truth: &mut BTreeMap<String, Truth>| {
         claim(seen);
         held(truth);
     };
@@ -223,7 +223,7 @@ fn a_move_without_its_place_and_a_place_without_a_move_are_noticed() {
 }
 
 /// Has the auditor read these pictures one after another, the last one forever.
-async fn audit_pictures(pictures: Vec<Seen>) -> Vec<String> {
+async fn audit_pictures(pictures: Vec<Picture>) -> Vec<String> {
     let (_, truth) = picture();
     let number = AtomicUsize::new(0);
     let read = async || {

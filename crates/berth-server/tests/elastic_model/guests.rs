@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::auditor::Truth;
-use crate::seen::Pair;
+use crate::picture::Pair;
 
 /// Numbers that look random and are the same each time.
 pub(crate) struct Dice(pub(crate) u64);

@@ -15,7 +15,7 @@ mod guests;
 mod model;
 mod moves;
 mod permits;
-mod seen;
+mod picture;
 mod stage;
 
 use model::Model;

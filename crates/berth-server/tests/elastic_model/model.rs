@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::auditor::{Answered, Auditor, Excuse};
 use crate::common::TENANT;
 use crate::guests::{Dice, Guest};
-use crate::seen::Pair;
+use crate::picture::Pair;
 use crate::stage::{Stage, Store};
 
 /// The fleet. `n1` is of one tier; the others are of another.
@@ -176,7 +176,7 @@ impl Model {
         );
     }
 
-    /// The last steps, for whoever looks for what went wrong.
+    /// The last steps, for the person who looks for what went wrong.
     pub(crate) fn lately(&self) -> String {
         self.done[self.done.len().saturating_sub(20)..].join("\n")
     }
@@ -306,7 +306,7 @@ impl Model {
         self.excuse.configured = true;
     }
 
-    /// The server is stopped and started anew; or another one is asked from now on.
+    /// The server is stopped and started again; or another one is asked from now on.
     async fn elsewhere(&mut self) {
         if self.stage.servers.len() == 1 || self.dice.percent(50) {
             self.stage.restart().await;

@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use crate::auditor::Answered;
 use crate::common::Reply;
 use crate::model::Model;
-use crate::seen::Pair;
+use crate::picture::Pair;
 
-/// What is asked for beside the size.
+/// What is asked for in addition to the size.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct PermitOptions {
     pub(crate) last_permit: Option<Pair>,
     pub(crate) headroom: Option<Pair>,
 }
 
 impl Model {
-    fn request(&self, id: &str, seq: u64, wish: Pair, beside: Beside) -> Value {
+    fn request(&self, id: &str, seq: u64, wish: Pair, options: PermitOptions) -> Value {
         let mut body = json!({ "resources": wish.json(), "seq": seq });
-        if let Some(last) = beside.last_permit {
+        if let Some(last) = options.last_permit {
             body["last_permit"] = last.json();
         }
-        if let Some(headroom) = beside.headroom {
+        if let Some(headroom) = options.headroom {
             body["headroom"] = headroom.json();
         }
         if let Some(heard) = self.guests[id].answer.as_ref().filter(|_| seq.is_multiple_of(2)) {
@@ -66,16 +66,16 @@ impl Model {
         });
     }
 
-    pub(crate) async fn ask(&mut self, id: &str, wish: Pair, beside: Beside) -> String {
+    pub(crate) async fn ask(&mut self, id: &str, wish: Pair, options: PermitOptions) -> String {
         let seq = self.next(id, wish);
-        let body = self.request(id, seq, wish, beside);
+        let body = self.request(id, seq, wish, options);
         let reply = self.send(id, &body).await;
         let done = || format!("{}\n{body}: {}", self.lately(), reply.text);
         assert_eq!(reply.status, 200, "{}", done());
         let answer = reply.json();
         assert_ne!(answer["repeated"], true, "{}", done());
         self.heard(id, wish, seq, &answer);
-        format!("{id} asked {seq}: {wish:?}, {beside:?}, got {}", answer["permit"])
+        format!("{id} asked {seq}: {wish:?}, {options:?}, got {}", answer["permit"])
     }
 
     /// Wants more, less, the same, or more of one and less of the other.
@@ -84,16 +84,16 @@ impl Model {
         let kinds = [(up, up), (up, up), (down, down), (same, same), (up, down), (same, up)];
         let (cpu, memory) = self.dice.pick(&kinds);
         let wish = self.guests[id].wish(&mut self.dice, cpu, memory);
-        let mut beside = Beside::default();
+        let mut options = PermitOptions::default();
         if self.dice.percent(30) {
             let units = self.dice.between(1, 4);
-            beside.headroom = Some(Pair::new(250 * units, 1024 * units));
+            options.headroom = Some(Pair::new(250 * units, 1024 * units));
         }
         // An agent may always say what it holds.
         if self.dice.percent(25) {
-            beside.last_permit = Some(self.guests[id].holds);
+            options.last_permit = Some(self.guests[id].holds);
         }
-        self.ask(id, wish, beside).await
+        self.ask(id, wish, options).await
     }
 
     /// An old request comes again, whatever it says: the stored answer is told.
@@ -103,8 +103,8 @@ impl Model {
         let (sent, unit) = (guest.sent, Pair::new(250, 1024));
         let seq = self.dice.between(1, i64::try_from(sent).unwrap()).unsigned_abs();
         let wish = self.guests[id].wish(&mut self.dice, (-4, 8), (-4, 8));
-        let beside = Beside { headroom: Some(unit), ..Beside::default() };
-        let answer = self.send(id, &self.request(id, seq, wish, beside)).await;
+        let options = PermitOptions { headroom: Some(unit), ..PermitOptions::default() };
+        let answer = self.send(id, &self.request(id, seq, wish, options)).await;
         // Its fence may be an old one, if it has moved since.
         let answer = answer.expect(200).json();
         assert_eq!(answer["repeated"], true, "{answer}");
@@ -127,7 +127,7 @@ impl Model {
             Pair::new(guest.holds.cpu, guest.min.memory.min(guest.holds.memory) - 1),
         ];
         let wish = self.dice.pick(&beyond);
-        let body = self.request(id, seq, wish, Beside::default());
+        let body = self.request(id, seq, wish, PermitOptions::default());
         let reply = self.send(id, &body).await;
         assert!(reply.status.is_client_error(), "{wish:?}: {}", reply.text);
         format!("{id} asked for {wish:?}, which is nonsense")
@@ -137,7 +137,7 @@ impl Model {
     pub(crate) async fn lose_reply(&mut self, id: &str) -> String {
         let wish = self.guests[id].wish(&mut self.dice, (-3, 8), (-3, 8));
         let seq = self.next(id, wish);
-        let body = self.request(id, seq, wish, Beside::default());
+        let body = self.request(id, seq, wish, PermitOptions::default());
         let torn = self.dice.percent(50);
         if torn {
             let soon = Duration::from_micros(self.dice.between(0, 4000).unsigned_abs());
@@ -159,9 +159,9 @@ impl Model {
             return format!("{id} asked {seq}: {wish:?} twice (torn: {torn})");
         }
         let holds = self.guests[id].holds;
-        let beside = Beside { last_permit: Some(holds), ..Beside::default() };
+        let options = PermitOptions { last_permit: Some(holds), ..PermitOptions::default() };
         // What it wants now is a size that both of what it may have been told allow.
-        let told = self.ask(id, wish, beside).await;
+        let told = self.ask(id, wish, options).await;
         format!("{id} heard nothing of {seq}; {told}")
     }
 
@@ -170,7 +170,9 @@ impl Model {
         let Some(most) = self.guests[id].headroom else {
             let wish = self.guests[id].wish(&mut self.dice, (0, 0), (0, 0));
             let headroom = Some(Pair::new(1000, 4096));
-            return self.ask(id, wish, Beside { headroom, ..Beside::default() }).await;
+            return self
+                .ask(id, wish, PermitOptions { headroom, ..PermitOptions::default() })
+                .await;
         };
         let grown = if self.dice.percent(50) {
             most
@@ -188,8 +190,8 @@ impl Model {
             self.audit().await;
         }
         let seq = self.next(id, grown);
-        let beside = Beside { last_permit: Some(grown), ..Beside::default() };
-        let answer = self.send(id, &self.request(id, seq, grown, beside)).await.expect(200).json();
+        let options = PermitOptions { last_permit: Some(grown), ..PermitOptions::default() };
+        let answer = self.send(id, &self.request(id, seq, grown, options)).await.expect(200).json();
         assert_eq!(Pair::read(&answer["permit"]), grown, "it had it already: {answer}");
         self.heard(id, grown, seq, &answer);
         format!("{id} grew to {grown:?} in an outage")

@@ -1,4 +1,4 @@
-//! Servers on one ledger, which can be stopped and started anew.
+//! Servers on one ledger, which can be stopped and started again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::common::{Reply, Server, TIMEOUT};
-use crate::seen::Seen;
+use crate::picture::Picture;
 
 /// How long anything may take before a test says that it does not happen.
 const PATIENCE: Duration = TIMEOUT;
@@ -112,11 +112,11 @@ impl Stage {
     }
 
     /// Everything, as the server that is asked says.
-    pub(crate) async fn look(&self) -> Seen {
+    pub(crate) async fn look(&self) -> Picture {
         let nodes = self.get("/v1/nodes?limit=100").await;
         let claims = self.get("/v1/claims?limit=1000").await;
         let instances = self.get("/v1/instances?limit=1000").await;
         let open = self.get("/v1/migrations?open=true&limit=1000").await;
-        Seen::read(&nodes, &claims, &instances, &open)
+        Picture::read(&nodes, &claims, &instances, &open)
     }
 }

@@ -188,8 +188,9 @@ async fn an_active_policy_beyond_a_limit_is_replaced_by_the_one_of_the_start() {
     // The same policy, made long by white space.
     let database = rusqlite::Connection::open(folder.path().join("ledger.db")).unwrap();
     let padding = " ".repeat(1 << 20);
-    let sql = "UPDATE policy SET body = body || ?1, hash = 'long' WHERE active";
+    let sql = "UPDATE policy SET body = body || ?1, name = 'mine', hash = 'long' WHERE active";
     assert_eq!(database.execute(sql, [&padding]).unwrap(), 1);
+    assert_eq!(database.execute("UPDATE policy_history SET hash = 'long'", ()).unwrap(), 1);
     drop(database);
 
     let server = server_on(folder.path()).await;
@@ -199,6 +200,27 @@ async fn an_active_policy_beyond_a_limit_is_replaced_by_the_one_of_the_start() {
     assert_ne!(active["hash"], "long");
     let request = json!({"tenant": "acme", "instances": [{"resources": {"memory_mib": 64}}]});
     server.post(&operator, "/v1/placements", &request).await.expect(201);
+    let events = server.get(&operator, "/v1/events?kinds=policy.quarantined").await.expect(200);
+    let event = &events.json()["items"][0]["body"];
+    assert_eq!((&event["name"], &event["hash"]), (&json!("mine"), &json!("long")), "{event}");
+    assert_eq!(event["limit"], 512 * 1024);
+    assert!(event["bytes"].as_u64().unwrap() > 1 << 20, "{event}");
+    server.stop().await;
+
+    // It is said until another policy is put in force, also by servers that start later.
+    let server = server_on(folder.path()).await;
+    let operator = server.token(Role::Operator).await;
+    let status = server.get(&operator, "/v1/status").await.expect(200).json();
+    let warning = &status["warnings"][0];
+    let text = warning["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("policy mine is no longer in force") && text.contains("524288"),
+        "{text}"
+    );
+    server.post(&operator, "/v1/policies/pack/activate", &json!({})).await.expect(200);
+    server.control.wait_for_read_your_writes().await;
+    let status = server.get(&operator, "/v1/status").await.expect(200).json();
+    assert_eq!(status["warnings"].as_array().map_or(0, Vec::len), 0, "{status}");
     server.stop().await;
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::MigrationState;
-use berth_control::debug::{ClassDump, Dump, Invariant, check, take};
+use berth_api::{MigrationState, TicketState};
+use berth_control::debug::{
+    ClassDump, Dump, Invariant, PoolValueDump, SlotDump, StoredRecord, TicketDump, check, take,
+};
 use berth_engine::elastic::Size;
-use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, Timestamp};
-use berth_ledger::{ClaimKey, Expect, Job, Op, Release, Role as ClaimRole, Text};
+use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp};
+use berth_ledger::{ClaimKey, Expect, Job, Op, Release, Role as ClaimRole, SlotKey, Text};
 use serde_json::json;
 
 use crate::common::wait_until;
@@ -100,7 +102,7 @@ async fn a_dump_of_a_live_server_is_sound_and_becomes_a_fleet_that_plans_as_the_
 /// Breaks a rule.
 type Tamper = fn(&mut Dump);
 
-/// One tampering for each rule.
+/// At least one tampering for each rule about nodes, claims and counters.
 fn tamperings() -> Vec<(Invariant, Tamper)> {
     use Invariant as I;
     fn permit(dump: &mut Dump) -> &mut berth_engine::elastic::Permit {
@@ -167,13 +169,60 @@ fn tamperings() -> Vec<(Invariant, Tamper)> {
     ]
 }
 
+/// The same for what only one claim may have, and for records that are documents.
+fn record_tamperings() -> Vec<(Invariant, Tamper)> {
+    use Invariant as I;
+    vec![
+        (I::SlotTaken, |dump| give_slot(dump, 0)),
+        (I::SlotHolder, |dump| take_slot(dump, 0)),
+        (I::SlotHandover, |dump| {
+            (0..2).for_each(|claim| give_slot(dump, claim));
+            take_slot(dump, 0);
+        }),
+        (I::PoolValues, |dump| {
+            let (pool, value, holder) = ("p".to_owned(), "7".to_owned(), dump.claims[0].key());
+            dump.pool_values.as_mut().unwrap().push(PoolValueDump { pool, value, holder });
+        }),
+        (I::TicketRecord, |dump| {
+            let (document, id, state) = ("t".to_owned(), "t".to_owned(), TicketState::Granted);
+            let ticket = TicketDump { document, id, state, placed: None };
+            dump.tickets.as_mut().unwrap().push(ticket);
+        }),
+        (I::DrainRecord, |dump| dump.nodes[0].facts.state = NodeState::Draining),
+        (I::VolumeMoveRecord, |dump| {
+            let at = dump.at;
+            let record = json!({
+                "from": "n1", "to": "n2", "state": "copying", "since": at, "changed_at": at,
+            });
+            let record = serde_json::from_value(record).unwrap();
+            dump.volume_moves.push(StoredRecord { id: "v".to_owned(), revision: 1, record });
+        }),
+    ]
+}
+
+fn slot() -> SlotKey {
+    SlotKey { tenant: "acme".into(), workload: "web".into(), revision: 1, slot: 0 }
+}
+
+/// Has a claim say that it has a slot.
+fn give_slot(dump: &mut Dump, claim: usize) {
+    dump.claims[claim].ties.get_or_insert_default().slot = Some(slot());
+}
+
+/// Adds the row of a slot, which says that a claim has it.
+fn take_slot(dump: &mut Dump, claim: usize) {
+    let holder = dump.claims[claim].key();
+    dump.slots.as_mut().unwrap().push(SlotDump { slot: slot(), holder });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_catches_a_dump_that_was_tampered_with() {
     let stage = busy().await;
     let dump = stage.dump().await;
     assert_eq!(check(&dump).violations, []);
     let mut caught = BTreeSet::new();
-    for (number, (invariant, tamper)) in tamperings().into_iter().enumerate() {
+    let tamperings: Vec<_> = tamperings().into_iter().chain(record_tamperings()).collect();
+    for (number, (invariant, tamper)) in tamperings.into_iter().enumerate() {
         let mut forged = dump.clone();
         tamper(&mut forged);
         assert_ne!(forged, dump, "tampering {number} changes nothing");

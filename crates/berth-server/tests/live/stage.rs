@@ -1,14 +1,11 @@
 //! Elastic instances on a few nodes, through the real server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Role;
 use berth_control::debug::Dump;
-use berth_engine::{
-    Amounts, Demand, Elastic, InstanceId, InstanceRequest, NodeFacts, NodeId, Ratios, Timestamp,
-};
-use berth_ledger::{Adopt, Answer, Op, Outcome, Text};
+use berth_engine::{Amounts, InstanceId, NodeFacts, Ratios, Timestamp};
+use berth_ledger::{Answer, Op, Outcome};
 use serde_json::{Value, json};
 
 use crate::common::{Server, TIMEOUT};
@@ -64,19 +61,14 @@ impl Stage {
 
     /// Has the agent of a node find an elastic instance that nobody placed.
     pub(crate) async fn find(&self, node: &str, using: (u32, u32), max: (u32, u32)) {
-        let instance = InstanceId::from_u128(0xf0);
-        let mut request = InstanceRequest::new(instance, "acme", Amounts::new(using.0, using.1));
-        let (min, max) = (Amounts::new(250, 512), Amounts::new(max.0, max.1));
-        request.elastic = Some(Elastic::new(min, max));
-        let policy = self.server.control.catalog.policy().unwrap();
-        let op = Op::Adopt(Adopt {
-            request_id: Text::from(format!("adopt-{instance}-{node}")),
-            demand: Demand::new(&request, &policy),
-            request: Arc::new(request),
-            node: NodeId::new(node),
-        });
-        let answer = self.server.control.submit(op).await.unwrap();
-        assert!(matches!(answer, Answer::Claim(Ok(_))), "{answer:?}");
+        let size = |(cpu, memory)| json!({"cpu_milli": cpu, "memory_mib": memory});
+        let elastic = json!({"min": size((250, 512)), "max": size(max)});
+        let found = json!({"tenant": "acme", "resources": size(using), "elastic": elastic});
+        let id = InstanceId::from_u128(0xf0).to_string();
+        let body = json!({"running": [{"instance": id, "state": "running", "found": found}]});
+        let path = format!("/v1/nodes/{node}/heartbeat");
+        let answer = self.server.post(&self.operator, &path, &body).await.expect(200).json();
+        assert_eq!(answer["reported"][0]["state"], "active", "{answer}");
         self.server.control.wait_for_read_your_writes().await;
     }
 

@@ -124,6 +124,26 @@ async fn an_import_owns_its_columns_and_undoes_nothing_that_was_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_a_report_changes_what_is_reported_below_what_is_set() {
+    let server = Server::start().await;
+    let (operator, agent) = (server.token(Role::Operator).await, server.token(Role::Agent).await);
+    let mut facts = body(&reported(NODE));
+    facts["platform"] = json!({"version": "7.1", "built_at": 5});
+    server.put(&agent, "/v1/nodes/n1", &facts).await.expect(201);
+    let set = json!({"platform": {"version": "9.9", "built_at": 9}, "labels": {"hall": null}});
+    patch(&server, &operator, NODE, &set).await;
+    let part = json!({"platform": {"built_at": 6}, "labels": null});
+    let node = patch(&server, &operator, "n1?as=reported", &part).await;
+    assert_eq!(node["facts"]["platform"], set["platform"]);
+    assert_eq!(node["reported"]["platform"], json!({"version": "7.1", "built_at": 6}));
+    let unset = json!({"fields": ["platform", "labels"]});
+    let node = server.post(&operator, "/v1/nodes/n1/unset", &unset).await.expect(200).json();
+    assert_eq!(node["facts"]["platform"], json!({"version": "7.1", "built_at": 6}));
+    assert_eq!(node["facts"]["labels"], json!({}));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn facts_put_by_an_operator_are_in_effect_and_an_agent_can_only_report() {
     let server = Server::start().await;
     let (operator, agent) = (server.token(Role::Operator).await, server.token(Role::Agent).await);

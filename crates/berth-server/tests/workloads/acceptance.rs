@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use berth_engine::Amounts;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ async fn criterion_1_instances_are_placed_only_on_nodes_with_sufficient_memory()
     let resources = json!({ "cpu_milli": 100, "memory_mib": 3072 });
     let fields = json!({ "replicas": 4, "template": { "resources": resources } });
     world.apply("web", fields).await.expect(201);
-    // One fits beside the middle one, two on the large one, none on the small one.
+    // One fits next to the middle one, two on the large one, none on the small one.
     let found = world.degraded("web", "no_capacity_memory").await;
     assert_eq!(
         (&found["status"]["placed"], &found["status"]["reason"]["members"]),
@@ -189,20 +190,34 @@ async fn criterion_6_placement_is_deterministic_same_inputs_produce_same_outputs
     assert_eq!(seen[0], seen[2]);
 }
 
-/// A test must not fail because a machine is slow, so the time is printed and not compared; the
-/// benchmark reports it, and `SPECIFICATION.md` holds it to what was promised.
+/// A machine may be slow and busy, so the time is not compared with the clock but with that of a
+/// request for one instance on the same machine: a hundred may take as long as `AT_MOST` of those, which is
+/// below 100 ms wherever a placement takes less than 4 ms. `SPECIFICATION.md` promises far less, and the
+/// benchmark measures that.
 #[tokio::test(flavor = "multi_thread")]
 async fn criterion_7_placement_algorithm_completes_within_100ms_for_100_instances() {
+    const AT_MOST: u32 = 25;
     let world = World::new().await;
     world.fleet(10, 0).await;
-    let began = Instant::now();
-    let resources = json!({ "cpu_milli": 100, "memory_mib": 512 });
-    let request =
-        json!({ "tenant": "acme", "instances": [{ "resources": resources, "count": 100 }] });
-    let placed = world.post("/v1/placements", &request).await.expect(201).json();
-    let took = began.elapsed();
-    assert_eq!(placed["instances"].as_array().unwrap().len(), 100);
-    let began = Instant::now();
+    let resources = json!({ "cpu_milli": 10, "memory_mib": 16 });
+    let (mut one, mut hundred) = (Duration::MAX, Duration::MAX);
+    // The shortest of several, in turns: other work on the machine only adds to a time.
+    for _ in 0..8 {
+        for (count, shortest) in [(1, &mut one), (100, &mut hundred)] {
+            let instances = json!([{ "resources": resources, "count": count }]);
+            let request = json!({ "tenant": "acme", "instances": instances });
+            let began = Instant::now();
+            let placed = world.post("/v1/placements", &request).await.expect(201).json();
+            *shortest = began.elapsed().min(*shortest);
+            assert_eq!(placed["instances"].as_array().unwrap().len(), count);
+        }
+    }
+    eprintln!("100 instances took {hundred:?}, one took {one:?}");
+    assert!(
+        hundred <= one * AT_MOST,
+        "100 instances took {hundred:?}, one took {one:?}; at most {AT_MOST} times as long is accepted"
+    );
+    // As members of a workload they are placed by the same algorithm, and all of them.
     let fields = json!({ "replicas": 100, "template": { "resources": resources } });
     world.apply("web", fields).await.expect(201);
     world
@@ -210,7 +225,5 @@ async fn criterion_7_placement_algorithm_completes_within_100ms_for_100_instance
             world.workload("web").await["status"]["placed"] == 100
         })
         .await;
-    let kept = began.elapsed();
-    eprintln!("100 instances in one request took {took:?}, as a workload {kept:?}");
     world.ready("web").await;
 }

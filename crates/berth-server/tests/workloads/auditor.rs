@@ -9,13 +9,13 @@ use serde_json::Value;
 
 /// A workload as the log last told of it, and as it was before.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct WorkloadVersion {
     replicas: i64,
     body: Value,
 }
 
 #[derive(Clone, Debug)]
-struct Sitting {
+struct SlotHolder {
     workload: String,
     revision: i64,
     slot: i64,
@@ -28,8 +28,8 @@ struct Sitting {
 #[derive(Default)]
 pub(crate) struct Auditor {
     nodes: BTreeMap<NodeId, (NodeState, CapacityType)>,
-    workloads: BTreeMap<String, (Told, Told)>,
-    members: BTreeMap<InstanceId, Sitting>,
+    workloads: BTreeMap<String, (WorkloadVersion, WorkloadVersion)>,
+    members: BTreeMap<InstanceId, SlotHolder>,
     /// Nodes whose members may be let go whatever the rules of availability say.
     pub(crate) excused: Vec<NodeId>,
     /// Broken rules, with the number of the event.
@@ -67,7 +67,7 @@ impl Auditor {
             }
             EventBody::WorkloadChanged { name, workload: Some(row), .. } => {
                 let body = serde_json::from_str(&row.body).unwrap();
-                let told = Told { replicas: row.replicas, body };
+                let told = WorkloadVersion { replicas: row.replicas, body };
                 let known = self.workloads.entry(name.to_string()).or_default();
                 known.1 = std::mem::replace(&mut known.0, told);
             }
@@ -86,7 +86,7 @@ impl Auditor {
         }
     }
 
-    fn of<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = &'a Sitting> + 'a {
+    fn of<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = &'a SlotHolder> + 'a {
         self.members.values().filter(move |member| member.workload == workload)
     }
 
@@ -102,7 +102,7 @@ impl Auditor {
         }
         let same_slot =
             self.of(&name).filter(|it| (it.revision, it.slot) == (slot.revision, slot.slot));
-        let rivals: Vec<&Sitting> =
+        let rivals: Vec<&SlotHolder> =
             same_slot.filter(|it| it.state != ClaimState::Releasing).collect();
         if rivals.len() > 1 {
             wrong.push(format!("slot {} of {name} has {} already", slot.slot, rivals.len()));
@@ -124,7 +124,7 @@ impl Auditor {
         self.broken.extend(wrong.into_iter().map(|wrong| format!("event {seq}: {wrong}")));
         self.members.insert(
             allocated.instance_id,
-            Sitting {
+            SlotHolder {
                 workload: name,
                 revision: slot.revision,
                 slot: slot.slot,
@@ -167,7 +167,7 @@ impl Auditor {
 }
 
 /// How many must run at least.
-fn floor(told: &Told) -> i64 {
+fn floor(told: &WorkloadVersion) -> i64 {
     if told.body.is_null() || told.body["deleting"] == true {
         return 0;
     }
@@ -183,7 +183,7 @@ fn floor(told: &Told) -> i64 {
 }
 
 /// Whether a slot may be on this kind of node.
-fn class_fits(told: &Told, slot: i64, class: CapacityType) -> bool {
+fn class_fits(told: &WorkloadVersion, slot: i64, class: CapacityType) -> bool {
     let rule = &told.body["capacity"];
     if !rule.is_object() || rule["enabled"] == false || rule["mode"] != "strict" {
         return true;

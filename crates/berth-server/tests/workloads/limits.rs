@@ -1,4 +1,4 @@
-//! What a member does when its own kind of capacity is short, and rules beside the limit.
+//! What a member does when its own kind of capacity is short, and rules in addition to the limit.
 
 use berth_engine::CapacityType;
 use serde_json::{Value, json};

@@ -13,6 +13,7 @@ mod lost;
 mod model;
 mod rollout;
 mod simultaneous;
+mod slot_ids;
 mod slots;
 mod spot;
 mod status;

@@ -311,7 +311,7 @@ async fn what_is_removed_is_gone_when_its_members_are() {
         .await;
     let claims = world.servers[0].get(&world.token, "/v1/claims?workload=web").await.expect(200);
     assert!(claims.each("instance").is_empty(), "{}", claims.text);
-    // The name may be used again, and slots start anew.
+    // The name may be used again, and slots start from the first.
     world.apply("web", json!({ "replicas": 1 })).await.expect(201);
     world.ready("web").await;
     assert_eq!(world.slots("web").await, "0O");
@@ -335,4 +335,38 @@ async fn what_is_applied_again_unchanged_changes_nothing() {
     assert_eq!((&scaled["version"], &scaled["revision"]), (&json!(2), &json!(1)));
     world.ready("web").await;
     assert!(ids(&world, "web").await.is_superset(&members));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_old_member_is_replaced_while_the_new_revision_keeps_ending() {
+    let world = World::new().await;
+    world.fleet(4, 0).await;
+    world.agents(|manners| manners.doomed_images.insert("web:2".to_owned()));
+    let rolling = json!({ "strategy": "rolling", "max_surge": 1, "max_unavailable": 0 });
+    let fields = json!({ "replicas": 3, "rolling": rolling });
+    world.apply("web", revision(1, fields.clone())).await.expect(201);
+    world.ready("web").await;
+    world.apply("web", revision(2, fields.clone())).await.expect(200);
+    world
+        .until("the new revision backs off", |world| async move {
+            world.workload("web").await["status"]["backs_off_until"].is_string()
+        })
+        .await;
+    let is_old = |member: &Value| member["revision"] == 1 && is_active(member);
+    for _ in 0..2 {
+        let members = world.members("web").await;
+        let lost = &members.iter().find(|member| is_old(member)).unwrap()["instance"];
+        world.lose(lost).await;
+        world
+            .until("three old ones run", |world| async move {
+                let members = world.members("web").await;
+                let is_gone = members.iter().all(|member| member["instance"] != *lost);
+                is_gone && count(&members, is_old) == 3
+            })
+            .await;
+    }
+    // What keeps ending is replaced by a revision that does not.
+    world.apply("web", revision(3, fields)).await.expect(200);
+    let found = world.ready("web").await;
+    assert_eq!(found["status"]["rollout"]["updated_active"], 3, "{found}");
 }

@@ -113,7 +113,7 @@ async fn s13_ten_replicas_kept_by_two_servers_at_once_are_ten_and_three_are_on_d
     }
 }
 
-/// The negative control: whoever counts first and places then, as the rule was kept elsewhere, ends
+/// The negative control: a server that counts first and places then, as the rule was kept elsewhere, ends
 /// with another number, and the check above says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn s13_clients_that_count_instead_of_claiming_are_caught_by_the_check() {

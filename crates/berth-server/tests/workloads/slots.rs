@@ -146,7 +146,7 @@ async fn s19_a_create_without_id_and_name_gets_its_slot_and_a_retry_gets_the_sam
 #[tokio::test(flavor = "multi_thread")]
 async fn s20_an_instance_of_no_stored_workload_gets_no_slot_and_no_kind() {
     let world = World::new().await;
-    // Only spot: whoever were forced to on-demand would not be placed.
+    // Only spot: one that was forced to on-demand would not be placed.
     world.fleet(0, 1).await;
     world.apply("web", json!({ "capacity": { "max_on_demand": 3 } })).await.expect(201);
     for fields in [json!({ "workload": null }), json!({ "workload": "elsewhere" })] {

@@ -4,7 +4,7 @@ use berth_engine::Amounts;
 use serde_json::{Value, json};
 
 use crate::common::TENANT;
-use crate::world::{World, creation, is_ready, path};
+use crate::world::{Store, World, creation, is_ready, path};
 
 async fn small_node(world: &World, id: &str) {
     let capacity = Amounts::new(16_000, 4096).with_disk(1 << 20);
@@ -149,6 +149,68 @@ async fn members_that_keep_ending_are_tried_ever_more_rarely_until_something_cha
     world.apply("web", of("web:good")).await.expect(200);
     let found = world.ready("web").await;
     assert!(found["status"].get("backs_off_until").is_none(), "{found}");
+}
+
+/// How many members ended in a row, by the workload's status.
+async fn ended_in_a_row(world: &World, server: usize) -> Option<u32> {
+    let reply = world.servers[server].get(&world.token, &path("web")).await;
+    // The second server may not know of it yet.
+    let found = (reply.status == 200).then(|| reply.json())?;
+    let message = found["status"]["reason"]["message"].as_str()?.to_owned();
+    message.split_once(" members ended in a row")?.0.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_loop_goes_on_where_it_was_after_a_restart() {
+    let mut world = World::new().await;
+    world.fleet(2, 0).await;
+    world.agents(|manners| manners.doomed_images.insert("web:bad".to_owned()));
+    let doomed = json!({ "replicas": 4, "template": { "image": "web:bad" } });
+    world.apply("web", doomed).await.expect(201);
+    world
+        .until("all that were placed have ended", |world| async move {
+            world.members("web").await.is_empty() && ended_in_a_row(world, 0).await >= Some(4)
+        })
+        .await;
+    let before = ended_in_a_row(&world, 0).await;
+    let until = world.workload("web").await["status"]["backs_off_until"].clone();
+    let placed = world.events("instance.allocated").await.len();
+    for _ in 0..2 {
+        world.restart().await;
+        assert_eq!(ended_in_a_row(&world, 0).await, before);
+        let found = world.workload("web").await;
+        assert_eq!(found["status"]["backs_off_until"], until, "{found}");
+    }
+    assert_eq!(world.events("instance.allocated").await.len(), placed, "it waits as before");
+    // Nothing is left of it with the workload.
+    world.servers[0].delete(&world.token, &path("web")).await;
+    world
+        .until("it is forgotten", |world| async move {
+            let read = |ledger: &berth_ledger::Ledger| ledger.documents("crash_history", None, 10);
+            world.servers[0].control.read(read).await.unwrap().is_empty()
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_later_waits_as_long_as_the_others() {
+    let mut world = World::with(Store::Postgres, 2, |_| {}).await;
+    world.fleet(2, 0).await;
+    world.agents(|manners| manners.doomed_images.insert("web:bad".to_owned()));
+    let doomed = json!({ "replicas": 4, "template": { "image": "web:bad" } });
+    world.apply("web", doomed).await.expect(201);
+    world
+        .until("all that were placed have ended", |world| async move {
+            world.members("web").await.is_empty() && ended_in_a_row(world, 1).await >= Some(4)
+        })
+        .await;
+    world.restart().await;
+    world
+        .until("both have counted the same", |world| async move {
+            let counted = ended_in_a_row(world, 0).await;
+            counted.is_some() && counted == ended_in_a_row(world, 1).await
+        })
+        .await;
 }
 
 /// A node's score for its failures, in a dry run.

@@ -182,7 +182,7 @@ impl World {
         change(&mut self.manners.lock().unwrap())
     }
 
-    /// Stores a workload of the test's tenant: fields beside `template` are given, each member
+    /// Stores a workload of the test's tenant: fields other than `template` are given, each member
     /// takes one core and 1 GiB.
     pub(crate) async fn apply(&self, name: &str, fields: Value) -> Reply {
         let mut body = json!({

@@ -234,6 +234,7 @@ mod tests {
             tenant: "acme".to_owned(),
             name: None,
             workload: None,
+            slot: None,
             image: None,
             resources: Amounts::new(1000, 512),
             tags: BTreeMap::new(),

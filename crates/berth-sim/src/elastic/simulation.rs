@@ -210,6 +210,7 @@ impl Simulation {
             max: instance.shape.size(instance.shape.max_units),
             frozen: instance.moving.is_some(),
             whole_units: true,
+            host_cpu_milli: None,
             node: Free::on(&host.room),
             quota: Free::UNLIMITED,
             below_watermark: host.below_watermark(),

@@ -8,12 +8,14 @@ use anyhow::Context;
 use berth_client::{Client, Connect};
 use clap::Args;
 
+use crate::cmdutil::client_config::ServerFlags;
+
 /// The server, and how to authenticate.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectionArgs {
-    /// URL of the server.
-    #[arg(long, value_name = "URL", env = "BERTH_URL", default_value = "http://127.0.0.1:7070")]
-    url: String,
+    /// URL of the server; otherwise that of the client file, otherwise http://127.0.0.1:7070.
+    #[arg(long, value_name = "URL", env = "BERTH_URL")]
+    url: Option<String>,
     /// Token of the agent. Prefer --token-file: other users may see arguments.
     #[arg(long, value_name = "TOKEN", env = "BERTH_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -21,7 +23,7 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// PEM file of CA certificates to trust in addition to the system's.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "BERTH_CA_CERT")]
     ca_cert: Option<PathBuf>,
     /// Certificate of the agent, in PEM.
     #[arg(long, value_name = "FILE", requires = "client_key")]
@@ -35,13 +37,15 @@ pub(crate) struct ConnectionArgs {
 pub(super) struct Connection {
     arguments: ConnectionArgs,
     client: Client,
+    /// What configured the server's URL.
+    configured_by: String,
 }
 
 impl Connection {
     /// Reads token and certificates; connects when first used.
     pub(super) fn new(arguments: ConnectionArgs) -> anyhow::Result<Self> {
-        let client = connect(&arguments)?;
-        Ok(Self { arguments, client })
+        let (client, configured_by) = connect(&arguments)?;
+        Ok(Self { arguments, client, configured_by })
     }
 
     /// A client; copies share their connections.
@@ -53,10 +57,14 @@ impl Connection {
         self.client.url()
     }
 
+    pub(super) fn configured_by(&self) -> &str {
+        &self.configured_by
+    }
+
     /// Reads token and certificates again, because they may have been replaced.
     pub(super) fn refresh(&mut self) {
         match connect(&self.arguments) {
-            Ok(client) => self.client = client,
+            Ok((client, by)) => (self.client, self.configured_by) = (client, by),
             Err(error) => {
                 tracing::warn!(
                     "failed to reload token and certificates: {error:#}; keeping the old ones"
@@ -66,11 +74,7 @@ impl Connection {
     }
 }
 
-fn connect(arguments: &ConnectionArgs) -> anyhow::Result<Client> {
-    let token = match &arguments.token_file {
-        Some(file) => Some(String::from_utf8(read(file)?).context("the token is not text")?),
-        None => arguments.token.clone(),
-    };
+fn connect(arguments: &ConnectionArgs) -> anyhow::Result<(Client, String)> {
     let identity_pem = match (&arguments.client_cert, &arguments.client_key) {
         (Some(certificate), Some(key)) => {
             let mut pem = read(certificate)?;
@@ -80,10 +84,17 @@ fn connect(arguments: &ConnectionArgs) -> anyhow::Result<Client> {
         }
         _ => None,
     };
-    let ca_pem = arguments.ca_cert.as_deref().map(read).transpose()?;
+    let ConnectionArgs { url, token, token_file, ca_cert, .. } = arguments.clone();
+    let is_token_given = token.is_some() || token_file.is_some();
+    let mut server = ServerFlags { url, token, token_file, ca_cert }.resolve()?;
+    // An agent with a certificate needs no token, least of all that of a person.
+    if identity_pem.is_some() && !is_token_given {
+        server.token = None;
+    }
+    let configured_by = server.configured_by.clone();
     let timeout = Some(Duration::from_secs(15));
-    let url = arguments.url.clone();
-    Ok(Client::new(Connect { url, token, ca_pem, identity_pem, timeout })?)
+    let client = server.client(Connect { identity_pem, timeout, ..Connect::default() })?;
+    Ok((client, configured_by))
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

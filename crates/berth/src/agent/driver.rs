@@ -67,6 +67,11 @@ impl Launch {
                 set(name, value.clone());
             }
         }
+        if let Some(slot) = &assignment.slot {
+            set("SLOT", slot.slot.to_string());
+            set("SLOT_ID", slot.id.to_string());
+            set("REVISION", slot.revision.to_string());
+        }
         for (tag, value) in &assignment.tags {
             set(&format!("TAG_{}", variable(tag)), value.clone());
         }
@@ -209,7 +214,7 @@ pub(super) trait Driver: Send {
 mod tests {
     use super::*;
     use berth_api::engine::Amounts;
-    use berth_api::{ClaimState, HeldValue};
+    use berth_api::{ClaimState, HeldValue, InstanceSlot};
 
     #[test]
     fn an_instance_is_described_by_variables_that_a_shell_can_read() {
@@ -219,7 +224,8 @@ mod tests {
             fence: 42,
             tenant: "acme".to_owned(),
             name: Some("web-1".to_owned()),
-            workload: None,
+            workload: Some("web".to_owned()),
+            slot: Some(InstanceSlot { id: uuid::Uuid::from_u128(9), slot: 3, revision: 2 }),
             image: None,
             resources: Amounts::new(500, 256),
             tags: BTreeMap::from([("app.kubernetes.io/name".to_owned(), "a\0b".to_owned())]),
@@ -230,6 +236,8 @@ mod tests {
         let variables = Launch::of(&assignment).environment;
         assert_eq!(variables["BERTH_NAME"], "web-1");
         assert_eq!(variables["BERTH_FENCE"], "42");
+        assert_eq!((&*variables["BERTH_SLOT"], &*variables["BERTH_REVISION"]), ("3", "2"));
+        assert_eq!(variables["BERTH_SLOT_ID"], "00000000-0000-0000-0000-000000000009");
         assert_eq!(variables["BERTH_VALUE_IP_4"], "10.0.0.1");
         assert_eq!(variables["BERTH_TAG_APP_KUBERNETES_IO_NAME"], "a");
         assert!(!variables.contains_key("BERTH_IMAGE"));

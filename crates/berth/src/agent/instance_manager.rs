@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use berth_api::engine::InstanceId;
+use berth_api::engine::{Amounts, InstanceId};
 use berth_api::{
     Assignment, ClaimState, FailureCause, MigrationReport, MigrationTask, RunState, RunningInstance,
 };
@@ -119,6 +119,8 @@ pub(super) struct InstanceManager {
     /// When a server last answered.
     answered_at: Option<Instant>,
     stopping: bool,
+    /// Whether an instance still runs whose room was given to another.
+    room_is_occupied: bool,
 }
 
 impl InstanceManager {
@@ -151,6 +153,7 @@ impl InstanceManager {
             assignments: None,
             answered_at: None,
             stopping: false,
+            room_is_occupied: false,
         })
     }
 
@@ -198,6 +201,7 @@ impl InstanceManager {
             return;
         }
         if let Some(assignments) = self.assignments.take() {
+            self.room_is_occupied = assignments.values().any(|it| self.occupies_room(it));
             for assignment in assignments.values() {
                 self.reconcile(assignment, now);
             }
@@ -347,6 +351,15 @@ impl InstanceManager {
         }
     }
 
+    /// Whether an instance was preempted, and has not stopped yet: it is charged nothing any more.
+    fn occupies_room(&self, assignment: &Assignment) -> bool {
+        let managed = self.instances.get(&assignment.instance);
+        assignment.state == ClaimState::Releasing
+            && assignment.resources == Amounts::default()
+            && managed
+                .is_some_and(|it| matches!(it.phase, Phase::Up { .. } | Phase::Stopping { .. }))
+    }
+
     /// Handles the assignment of an instance that is not on this host.
     fn handle_new(&mut self, assignment: &Assignment, now: Instant) {
         let (instance, fence) = (assignment.instance, assignment.fence);
@@ -366,6 +379,8 @@ impl InstanceManager {
         match (assignment.state, self.options.restart) {
             // It is bound first.
             (ClaimState::Held, _) => {}
+            // It may have been given that room.
+            (ClaimState::Binding, _) if self.room_is_occupied => {}
             (ClaimState::Binding, _) | (ClaimState::Active, RestartPolicy::OnFailure) => {
                 self.start(&Launch::of(assignment), now);
             }

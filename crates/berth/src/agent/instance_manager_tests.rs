@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::agent::driver::RecoveredInstance;
 use crate::agent::migration_tasks::{CommandRunner, CommandState, Commands};
-use berth_api::engine::{Amounts, NodeId};
+use berth_api::engine::NodeId;
 use berth_api::{MigrationAction, MigrationStep};
 
 #[derive(Default)]
@@ -139,25 +139,12 @@ impl Fixture {
         assignments: &[(ClaimState, i64)],
         migrations: Vec<MigrationTask>,
     ) {
-        let assignments = assignments.iter().map(|(state, fence)| Assignment {
-            instance: ONE,
-            state: *state,
-            fence: *fence,
-            tenant: "acme".to_owned(),
-            name: None,
-            workload: None,
-            image: None,
-            resources: Amounts::new(1000, 512),
-            tags: BTreeMap::new(),
-            volumes: Vec::new(),
-            values: Vec::new(),
-            elastic: None,
-        });
-        let desired = DesiredState {
-            assignments: assignments.collect(),
-            migrations,
-            ..DesiredState::default()
-        };
+        let assignments = assignments.iter().map(|(state, fence)| assigned(ONE, *state, *fence));
+        self.answer_assigned(assignments.collect(), migrations);
+    }
+
+    fn answer_assigned(&mut self, assignments: Vec<Assignment>, migrations: Vec<MigrationTask>) {
+        let desired = DesiredState { assignments, migrations, ..DesiredState::default() };
         self.manager.set_desired(desired, self.now);
         // Once to act, once to observe the result.
         self.pass(0);
@@ -189,6 +176,44 @@ impl Fixture {
 
     fn stops(&self) -> Vec<StopMode> {
         self.host.lock().unwrap().stops.iter().map(|(_, mode)| *mode).collect()
+    }
+}
+
+fn assigned(instance: InstanceId, state: ClaimState, fence: i64) -> Assignment {
+    Assignment {
+        instance,
+        state,
+        fence,
+        tenant: "acme".to_owned(),
+        name: None,
+        workload: None,
+        slot: None,
+        image: None,
+        resources: Amounts::new(1000, 512),
+        tags: BTreeMap::new(),
+        volumes: Vec::new(),
+        values: Vec::new(),
+        elastic: None,
+    }
+}
+
+#[test]
+fn nothing_is_started_in_the_room_of_a_preempted_instance_until_it_has_stopped() {
+    let two = InstanceId::from_u128(2);
+    for (resources, starts_at_once) in
+        [(Amounts::default(), false), (Amounts::new(1000, 512), true)]
+    {
+        let mut fixture = Fixture::new(RestartPolicy::Never, Vec::new());
+        fixture.answer(&[(ClaimState::Binding, 5)]);
+        let released = Assignment { resources, ..assigned(ONE, ClaimState::Releasing, 5) };
+        let listed = vec![released, assigned(two, ClaimState::Binding, 6)];
+        fixture.answer_assigned(listed.clone(), Vec::new());
+        fixture.pass(1);
+        assert_eq!(fixture.stops(), [StopMode::Graceful]);
+        assert_eq!(fixture.starts() == 2, starts_at_once, "{resources:?}");
+        fixture.end(Exit::Unwatched);
+        fixture.answer_assigned(listed, Vec::new());
+        assert_eq!(fixture.starts(), 2, "{resources:?}");
     }
 }
 

@@ -9,6 +9,7 @@ mod exec;
 mod facts;
 mod health_check;
 mod instance_manager;
+mod load_meter;
 mod migration_commands;
 mod migration_tasks;
 mod procfs;
@@ -124,6 +125,12 @@ impl Agent {
         let machine = Machine::detect(&folder, driver.name(), driver.needs_kvm())?;
         let facts = FactSource::new(self.facts, machine)?;
         let connection = Connection::new(self.connection)?;
+        tracing::info!(
+            node = %facts.node(),
+            url = connection.url(),
+            url_source = connection.configured_by(),
+            "agent started"
+        );
         let options = ManagerOptions { stop_grace: self.stop_grace, restart: self.restart };
         let commands = Commands {
             migrate: self.migrate_command,

@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::facts::FactSource;
 use super::instance_manager::{DesiredState, NodeReport};
+use super::load_meter::LoadMeter;
 use super::volume_copier::VolumeCopier;
 use super::{health_check, reclaim_notice};
-use crate::cmdutil::chain;
+use crate::cmdutil::{Failure, chain};
 
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -54,8 +55,11 @@ pub(super) struct ServerSync {
     /// Why the host works only in part, by the last check.
     degraded: watch::Sender<Option<String>>,
     copier: VolumeCopier,
+    load: LoadMeter,
     registered: bool,
     failures: u32,
+    /// The failure that was logged last, which is logged once and not at every attempt.
+    logged: Option<String>,
 }
 
 /// The parts of a sync.
@@ -92,8 +96,10 @@ impl ServerSync {
             health_command: parts.health_command,
             degraded: watch::Sender::new(None),
             copier,
+            load: LoadMeter::default(),
             registered: false,
             failures: 0,
+            logged: None,
         }
     }
 
@@ -124,6 +130,7 @@ impl ServerSync {
                         tracing::info!(url = self.connection.url(), "server reachable again");
                     }
                     self.failures = 0;
+                    self.logged = None;
                     next
                 }
                 Err(error) => self.handle_error(&error),
@@ -169,7 +176,8 @@ impl ServerSync {
             instances.into_iter().map(|report| report.running).collect();
         let reclaim = reclaim_notice::read(self.reclaim_file.as_deref());
         let degraded = self.degraded.borrow().clone();
-        let beat = Heartbeat { facts, running: Some(running), degraded, reclaim };
+        let load = self.load.measure();
+        let beat = Heartbeat { facts, running: Some(running), degraded, load, reclaim };
         let mut answer = client.heartbeat(&self.node, &beat).await?;
         if beat.facts.is_some() {
             self.facts.mark_reported();
@@ -198,36 +206,30 @@ impl ServerSync {
     fn handle_error(&mut self, error: &ClientError) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let mut wait = backoff(self.failures);
-        match status_of(error) {
+        let message = match status_of(error) {
             Some(401) => {
-                tracing::error!(
-                    node = %self.node,
-                    error = chain(error),
-                    "token rejected; set a valid agent token with --token-file or BERTH_TOKEN"
-                );
                 self.refresh();
                 wait = MAX_BACKOFF;
+                "token rejected; set a valid agent token with --token-file or BERTH_TOKEN"
             }
             // Nodes of others are hidden from an agent's token: they look as if they were not there.
             Some(status @ (403 | 404)) if status == 403 || !self.registered => {
-                tracing::error!(
-                    node = %self.node,
-                    error = chain(error),
-                    "token not allowed for this node; create one with role agent bound to it"
-                );
                 self.refresh();
                 wait = MAX_BACKOFF;
+                "token not allowed for this node; create one with role agent bound to it"
             }
             Some(404) => {
-                tracing::warn!(node = %self.node, "node unknown to the server; registering it again");
                 self.registered = false;
                 wait = MIN_PAUSE;
+                "node unknown to the server; registering it again"
             }
-            // Logged once, not at every attempt.
-            _ if self.failures == 1 => {
-                tracing::warn!(error = chain(error), "sync failed; running instances are kept");
-            }
-            _ => {}
+            _ => "sync failed; running instances are kept",
+        };
+        let failure = Failure::from(error).to_string();
+        if self.logged.as_ref() != Some(&failure) {
+            let url = self.connection.url();
+            tracing::warn!(node = %self.node, url, error = failure, "{message}");
+            self.logged = Some(failure);
         }
         match error {
             ClientError::Problem { retry_after: Some(seconds), .. } => {

@@ -82,7 +82,8 @@ async fn work(client: Client, command: Option<String>, task: VolumeMoveTask, wak
             (VolumeMoveStep::Failed, Some(why))
         }
     };
-    let report = VolumeMoveReport { volume, step, copied_permille: None, reason };
+    let report =
+        VolumeMoveReport { volume, step, round: task.round, copied_permille: None, reason };
     let path = format!("/v1/nodes/{}/volume-moves", escape(task.to.as_str()));
     for _ in 0..REPORT_ATTEMPTS {
         let reported = client.post::<_, serde_json::Value>(&path, &report).await;
@@ -126,6 +127,7 @@ mod tests {
             from: NodeId::new("a"),
             to: NodeId::new("b"),
             action: VolumeMoveAction::Copy,
+            round: Some(1),
         }
     }
 

@@ -10,6 +10,7 @@ use berth_engine::{
 use clap::Args;
 use serde::Serialize;
 
+use super::resident_bytes;
 use berth_sim::NOW;
 
 /// Timed decisions of each kind.
@@ -269,21 +270,14 @@ fn measure_memory_apart(nodes: u64) -> anyhow::Result<(u64, u64)> {
 
 /// Resident bytes that a node and an instance add.
 fn measure_memory(nodes: u64) -> anyhow::Result<(u64, u64)> {
-    let empty = resident_bytes();
+    let empty = resident_bytes("self");
     let mut fleet = Fleet::new();
     berth_sim::add_nodes(&mut fleet, nodes, SEED)?;
-    let with_nodes = resident_bytes();
+    let with_nodes = resident_bytes("self");
     let instances = berth_sim::fill_half(&mut fleet, nodes, SEED)?;
-    let with_instances = resident_bytes();
+    let with_instances = resident_bytes("self");
     let per_node = with_nodes.saturating_sub(empty) / nodes;
     Ok((per_node, with_instances.saturating_sub(with_nodes) / instances.max(1)))
-}
-
-/// Resident memory of this process; zero if unknown.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
 }
 
 impl std::fmt::Display for Report {

@@ -7,6 +7,7 @@ mod fairness;
 mod http;
 mod kube;
 mod ledger;
+mod memory;
 mod permits;
 mod reconcile;
 mod server;
@@ -39,6 +40,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench ledger --backend postgres --clients 64 --nodes 10000 --json
     Ledger(ledger::LedgerBench),
+    /// Measure what a server keeps in memory: of a node, an instance, an event and a stream, and the demo.
+    ///
+    /// Example: berth bench memory --demo-time 10m --json
+    Memory(memory::MemoryBench),
     /// Measure durable permits end to end over HTTP: agents that grow and shrink instances.
     ///
     /// Example: berth bench permits --agents 1000 --json
@@ -57,6 +62,7 @@ impl Bench {
             Self::Http(bench) => bench.run(),
             Self::Kube(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
+            Self::Memory(bench) => bench.run(),
             Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),
         }
@@ -71,6 +77,14 @@ fn print_report<R: Display + Serialize>(json: bool, report: &R) -> anyhow::Resul
         print!("{report}");
     }
     Ok(())
+}
+
+/// Resident memory of a process; zero if unknown. In KiB, whatever the size of a page.
+fn resident_bytes(process: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 /// A quantile of sorted latencies in microseconds, in milliseconds.

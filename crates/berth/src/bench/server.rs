@@ -1,6 +1,5 @@
 //! The server of a benchmark: started for the run, stopped after it.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -60,12 +59,30 @@ impl Server {
             None => Backend::Sqlite(data.join("berth.db")),
         };
         let token = create_token(backend)?;
-        // The port is free now, and unlikely to be taken before the server binds it.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let process = spawn(&address, folder.path(), url)?;
+        let address = format!("127.0.0.1:{}", berth_pgtemp::free_port());
+        let process = spawn(&address, folder.path(), url, None)?;
         let (process, folder) = (Some(process), Some(folder));
         let database_url = url.map(str::to_owned);
         Ok(Self { address, token, database_url, process, folder })
+    }
+
+    /// Starts a server with a simulated fleet of so many hosts, which needs no token.
+    pub(super) fn start_demo(hosts: u32) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        std::fs::create_dir_all(folder.path().join("data"))?;
+        let address = format!("127.0.0.1:{}", berth_pgtemp::free_port());
+        let process = Some(spawn(&address, folder.path(), None, Some(hosts))?);
+        let (token, folder) = (String::new(), Some(folder));
+        Ok(Self { address, token, database_url: None, process, folder })
+    }
+
+    /// Its resident memory.
+    pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let process = self.process.as_ref().context("the server is not of this benchmark")?;
+        match super::resident_bytes(&process.id().to_string()) {
+            0 => bail!("the kernel does not tell the memory of the server; this needs Linux"),
+            bytes => Ok(bytes),
+        }
     }
 
     /// Kills the server with SIGKILL.
@@ -81,7 +98,8 @@ impl Server {
     pub(super) fn restart(&mut self) -> anyhow::Result<()> {
         let folder =
             self.folder.as_ref().context("only a server of this benchmark can be restarted")?;
-        self.process = Some(spawn(&self.address, folder.path(), self.database_url.as_deref())?);
+        self.process =
+            Some(spawn(&self.address, folder.path(), self.database_url.as_deref(), None)?);
         Ok(())
     }
 
@@ -93,7 +111,7 @@ impl Server {
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         let url = format!("http://{}", self.address);
         let timeout = Some(Duration::from_secs(300));
-        let token = Some(self.token.clone());
+        let token = Some(self.token.clone()).filter(|token| !token.is_empty());
         Ok(Client::new(Connect { url, token, timeout, ..Connect::default() })?)
     }
 
@@ -128,12 +146,20 @@ impl Server {
     }
 }
 
-fn spawn(address: &str, folder: &Path, url: Option<&str>) -> anyhow::Result<Child> {
+fn spawn(
+    address: &str,
+    folder: &Path,
+    url: Option<&str>,
+    demo: Option<u32>,
+) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["up", "--listen", address, "--data-dir"]).arg(folder.join("data"));
     command.env("HOME", folder).env_remove("XDG_CONFIG_HOME");
     if let Some(url) = url {
         command.args(["--database-url", url]);
+    }
+    if let Some(hosts) = demo {
+        command.args([&format!("--demo={hosts}"), "--no-sign-in"]);
     }
     let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     started.context("failed to start the server")

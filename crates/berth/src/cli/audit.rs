@@ -3,7 +3,7 @@
 use berth_api::AuditEntry;
 use clap::Args;
 
-use super::resource::{LatestLimit, Resource};
+use super::resource::{LatestOptions, Resource};
 use crate::cmdutil::{CmdResult, Column, Session, columns, query_params, timestamp};
 
 /// List changes: who made them, what, and from where.
@@ -22,7 +22,7 @@ pub(crate) struct Audit {
     #[arg(long)]
     subject: Option<String>,
     #[command(flatten)]
-    limit: LatestLimit,
+    options: LatestOptions,
 }
 
 impl Resource for AuditEntry {
@@ -47,6 +47,6 @@ impl Audit {
             ("action", &self.action),
             ("subject", &self.subject),
         ]);
-        session.list::<AuditEntry>(&query, self.limit.get()).await
+        session.list::<AuditEntry>(&query, self.options).await
     }
 }

@@ -116,6 +116,10 @@ impl Resource for Claim {
         },
     ];
 
+    fn key(&self) -> String {
+        format!("{} {}", self.instance, api_name(&self.role))
+    }
+
     fn fields(&self) -> Vec<(&'static str, String)> {
         let values = self.values.iter().map(|held| format!("{}={}", held.pool, held.value));
         vec![

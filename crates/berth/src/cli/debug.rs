@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use berth_control::debug::{CheckReport, Dump, check};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use crate::cmdutil::style::{BAD, GOOD, WARN, paint};
 use crate::cmdutil::{
@@ -39,9 +39,9 @@ pub(crate) struct DumpArgs {
 
 #[derive(Args, Debug)]
 #[group(skip)]
+#[command(group = ArgGroup::new("what").required(true).args(["file", "live"]))]
 pub(crate) struct CheckArgs {
     /// File that `berth debug dump` wrote; `-` reads standard input.
-    #[arg(required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
     /// Check the running server.
     #[arg(long)]

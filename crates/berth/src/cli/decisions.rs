@@ -5,8 +5,8 @@ use berth_api::{Decision, DecisionExplanation, DecisionOutcome, PlacedAt, Replay
 use clap::{Args, Subcommand};
 
 use super::explanation::{self, points};
-use super::refusal::{Advice, draw_refusals};
-use super::resource::{LatestLimit, NameArg, Resource, path_of};
+use super::refusal::{Advice, draw_limit_fixes, draw_refusals};
+use super::resource::{LatestOptions, NameArg, Resource, path_of};
 use crate::cmdutil::style::{BAD, BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Exit, Failure, Output, Session, Table, Tone, age, columns, decode,
@@ -45,7 +45,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     code: Option<String>,
     #[command(flatten)]
-    limit: LatestLimit,
+    options: LatestOptions,
 }
 
 impl Resource for Decision {
@@ -77,7 +77,7 @@ impl Decisions {
                     ("outcome", &list.outcome),
                     ("code", &list.code),
                 ]);
-                session.list::<Decision>(&query, list.limit.get()).await
+                session.list::<Decision>(&query, list.options).await
             }
             Self::Show(arg) => show(session, &arg.name, 0).await,
             Self::Replay(arg) => replay(session, &arg.name).await,
@@ -170,7 +170,10 @@ pub(crate) fn print(out: &Output, decision: &Decision, only: Option<InstanceId>)
                 ">SCORE" => points(placed.score),
             ],
         );
-        out.line(format!("\n{}", table.text()));
+        out.line(format!("\n{}", out.text_of(&table)));
+    }
+    if !decision.fixes.is_empty() {
+        out.line(format!("\n{}", draw_limit_fixes(&decision.fixes)));
     }
     if !decision.refusals.is_empty() {
         out.line(format!("\n{}", draw_refusals(&decision.refusals, &Advice::none())));

@@ -3,7 +3,7 @@
 use berth_api::{Env, EnvWorkload};
 use clap::{Args, Subcommand};
 
-use super::resource::{Resource, path_of};
+use super::resource::{Resource, WatchOption, path_of};
 use super::workloads::active;
 use crate::cmdutil::{
     Cell, CmdResult, Column, Exit, Failure, Output, RawJson, Session, Table, Tone, age, columns,
@@ -33,6 +33,8 @@ pub(crate) struct ListArgs {
     /// Show only environments of this tenant.
     #[arg(long, alias = "owner")]
     tenant: Option<String>,
+    #[command(flatten)]
+    watch: WatchOption,
 }
 
 #[derive(Args, Debug)]
@@ -66,7 +68,7 @@ impl Resource for Env {
             ("secrets", self.secrets_version.clone().unwrap_or_else(|| "none".to_owned())),
         ]);
         let table = Table::of(&self.workloads, false, WORKLOAD_COLUMNS);
-        out.line(format!("{fields}\n\n{}", table.text()));
+        out.line(format!("{fields}\n\n{}", out.text_of(&table)));
     }
 }
 
@@ -87,7 +89,7 @@ impl Environments {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
             Self::List(list) => {
-                session.list::<Env>(&query_params(&[("tenant", &list.tenant)]), None).await
+                session.list::<Env>(&query_params(&[("tenant", &list.tenant)]), list.watch).await
             }
             Self::Show(show) => session.print::<Env>(&show.find(session).await?),
         }

@@ -2,7 +2,7 @@
 
 use berth_api::engine::NodeId;
 use berth_api::{DrainMove, Evacuation, EvacuationQuery, MoveState, Page};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use crate::cmdutil::style::{BAD, BOLD, GOOD, paint};
 use crate::cmdutil::{
@@ -27,13 +27,13 @@ pub(crate) enum Evacuate {
 
 #[derive(Args, Debug)]
 #[group(skip)]
+#[command(group = ArgGroup::new("which").required(true).args(["nodes", "rack", "all"]))]
 pub(crate) struct CheckArgs {
     /// Node to empty; may be repeated to empty several together.
-    #[arg(long = "node", value_name = "NODE", required_unless_present_any = ["rack", "all"],
-        conflicts_with_all = ["rack", "all"])]
+    #[arg(long = "node", value_name = "NODE")]
     nodes: Vec<String>,
     /// Empty all nodes of a rack together.
-    #[arg(long, value_name = "RACK", conflicts_with = "all")]
+    #[arg(long, value_name = "RACK")]
     rack: Option<String>,
     /// Zone of the rack, if several zones have a rack of that name.
     #[arg(long, value_name = "ZONE", requires = "rack")]
@@ -98,7 +98,7 @@ fn print(out: &Output, one: &Evacuation) {
         return;
     }
     out.line("");
-    out.line(table(&one.moves, together, out.is_wide()).text());
+    out.line(out.text_of(&table(&one.moves, together, out.is_wide())));
     let mut remedies: Vec<&str> = Vec::new();
     for remedy in one.moves.iter().flat_map(|planned| &planned.unblock) {
         if !remedies.contains(&remedy.as_str()) {

@@ -1,6 +1,6 @@
 //! `berth explain`: why this node and not another, for a request, an instance or a pod.
 
-use berth_api::engine::NodeVerdict;
+use berth_api::engine::{InstanceId, NodeVerdict};
 use berth_api::{ExplainLevel, Instance, InstanceExplanation, PlaceRequest, PlacementReason};
 use berth_client::{ClientError, PlaceOutcome};
 use clap::{Args, Subcommand};
@@ -74,9 +74,18 @@ impl Explain {
             Ok(raw) => raw,
             Err(error) => return Err(self.refused(session, error.into(), &request).await),
         };
-        let PlaceOutcome::Placed(placed) = decode(&raw)? else {
+        let PlaceOutcome::Placed(mut placed) = decode(&raw)? else {
             return out.data(&raw);
         };
+        let instance = placed.instances.first().map(|placed| placed.instance);
+        if let (Some(explanation), Some(instance)) = (&mut placed.explanation, instance)
+            && !out.is_data()
+        {
+            let first = std::mem::take(&mut explanation.table);
+            let next = explanation.next.take();
+            explanation.table =
+                self.node_verdicts(session, &request, instance, (first, next)).await?;
+        }
         out.response(&raw, |_: serde::de::IgnoredAny| {
             if let Some(explanation) = &placed.explanation {
                 out.line(explanation::winner(explanation));
@@ -96,7 +105,9 @@ impl Explain {
         let out = &session.out;
         let explanation = failure.problem().and_then(|problem| problem.explanation.clone());
         if let Some(explanation) = explanation.filter(|_| out.is_wide()) {
-            match self.node_verdicts(session, request, &explanation).await {
+            let InstanceExplanation { instance, page, .. } = &*explanation;
+            let first = (page.items.clone(), page.next.clone());
+            match self.node_verdicts(session, request, *instance, first).await {
                 Ok(items) => {
                     out.line(explanation::nodes(&explanation.page, &items, true, self.limit));
                     out.line("");
@@ -104,7 +115,7 @@ impl Explain {
                 Err(failure) => return failure,
             }
         }
-        draw_failure(failure, &self.request, Vec::new(), request)
+        draw_failure(session, failure, &self.request, Vec::new(), request).await
     }
 
     /// As many nodes as are shown, page by page.
@@ -112,16 +123,13 @@ impl Explain {
         &self,
         session: &Session,
         request: &PlaceRequest,
-        first: &InstanceExplanation,
+        instance: InstanceId,
+        (mut items, mut next): (Vec<NodeVerdict>, Option<String>),
     ) -> CmdResult<Vec<NodeVerdict>> {
-        let mut items = first.page.items.clone();
-        let mut next = first.page.next.clone();
         while let Some(cursor) = next.filter(|_| items.len() < self.limit) {
             let limit = (self.limit - items.len()).min(1000);
-            let path = format!(
-                "/v1/placements/explain?instance={}&limit={limit}&cursor={cursor}",
-                first.instance
-            );
+            let path =
+                format!("/v1/placements/explain?instance={instance}&limit={limit}&cursor={cursor}");
             let page: InstanceExplanation = session.client.post(&path, request).await?;
             items.extend(page.page.items);
             next = page.page.next;

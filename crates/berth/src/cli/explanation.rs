@@ -38,7 +38,7 @@ fn choice(
         Some(second) => {
             let title = format!("Why {} and not {}", winner.node, second.node);
             let table = terms_of_both(winner, second);
-            format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text())
+            format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text(None))
         }
         None => {
             let mut table = Table::new(&["TERM", ">POINTS"]);
@@ -47,7 +47,7 @@ fn choice(
             }
             table.row(["total".into(), points(winner.total).into()]);
             let title = format!("Why {}: no other node can take it", winner.node);
-            format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text())
+            format!("{}  {by}\n\n{}", paint(BOLD, &title), table.text(None))
         }
     };
     for notice in notices {
@@ -87,7 +87,7 @@ pub(crate) fn of_decision(explained: &DecisionExplanation, wide: bool, limit: us
         ReplayOutcome::Different => {
             format!("It cannot be explained: derived again from the log, {note}.")
         }
-        ReplayOutcome::OutOfReach => format!("It can no longer be explained: {note}."),
+        ReplayOutcome::OutOfReach => format!("It cannot be derived again: {note}."),
     };
     let derived = paint(DIM, &derived);
     let Some(explanation) = &explained.explanation else { return derived };
@@ -120,12 +120,16 @@ fn filters(page: &ExplanationPage) -> String {
     format!("{passed}. Removed by {}.", removed.collect::<Vec<_>>().join(", "))
 }
 
-/// Every node: the best first, then those that were filtered out, and by which rules.
+/// The nodes listed: the best first, then those that were filtered out, and by which rules.
 pub(crate) fn table(explanation: &Explanation, wide: bool, limit: usize) -> String {
     let is_scored = |verdict: &&NodeVerdict| matches!(verdict, NodeVerdict::Scored { .. });
-    let eligible = explanation.table.iter().filter(is_scored).count();
-    let removed = explanation.table.len() - eligible;
-    verdicts(&explanation.table, (eligible, removed), wide, limit)
+    // Servers of 0.1 list every node and do not count them.
+    let eligible = match explanation.nodes {
+        0 => explanation.table.iter().filter(is_scored).count(),
+        _ => explanation.eligible,
+    };
+    let nodes = explanation.nodes.max(explanation.table.len());
+    verdicts(&explanation.table, (eligible, nodes - eligible), wide, limit)
 }
 
 /// The same of a page, whose counts are over all nodes.
@@ -202,7 +206,7 @@ pub(crate) fn removed_nodes<'a>(
 
 /// A table below its title, and a note if it was cut off.
 fn section(title: &str, table: &Table, count: usize, limit: usize) -> String {
-    let mut text = format!("{}\n{}", paint(BOLD, title), table.text());
+    let mut text = format!("{}\n{}", paint(BOLD, title), table.text(None));
     if count > limit {
         let more = format!("and {} more; show more with --limit", count - limit);
         let _ = write!(text, "\n{}", paint(DIM, &more));

@@ -1,41 +1,55 @@
 //! What a fix does, in words and as a command that can be pasted.
 
 use berth_api::engine::affinity::Rule;
-use berth_api::engine::{Amounts, Fix, InstanceRequest, NodeFacts, NodeId, Ratios, TraitValue};
+use berth_api::engine::{
+    Amounts, Fix, InstanceRequest, NodeFacts, QuotaLimits, Ratios, TraitValue,
+};
 use berth_api::units;
 
 use super::place::flags::{CommandLine, RequestFlags};
 use super::refusal::{Advice, name};
 use crate::cmdutil::{amounts, args, plural, trait_flag};
 
-/// Most instances that one suggested command releases.
-const MAX_RELEASED: usize = 40;
+/// Most instances whose names are listed.
+const MAX_NAMED: usize = 5;
 
 /// What a fix does, and the command that does it.
 pub(super) fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String>) {
-    (description(fix), command(fix, advice))
+    let change = change(fix);
+    let description = match (fix, fix.tried_on()) {
+        // One node does not hold all of a batch.
+        (_, Some(_)) if advice.is_batch() => format!("{change}: then all of them fit"),
+        (Fix::Shrink { .. }, Some(node)) => format!("{change} fits on {node}"),
+        (_, Some(node)) => format!("{change}: then it fits on {node}"),
+        (_, None) => change,
+    };
+    (description, command(fix, advice))
 }
 
-fn description(fix: &Fix) -> String {
+fn change(fix: &Fix) -> String {
     match fix {
-        Fix::Shrink { resources, extra, node } => {
+        Fix::Shrink { resources, extra, .. } => {
             let classes = extra.iter().map(|(class, amount)| format!(", {amount} {class}"));
-            let size = format!("{}{}", amounts(resources), classes.collect::<String>());
-            format!("ask for less: {size} fits on {}", name(node.as_ref()))
+            format!("ask for less: {}{}", amounts(resources), classes.collect::<String>())
         }
-        Fix::Relax { change, node, .. } => match node {
-            Some(node) => format!("{change}: then it fits on {node}"),
-            None => change.clone(),
-        },
-        Fix::Free { instances, tenants, node } => {
+        Fix::Relax { change, .. } => change.clone(),
+        Fix::Free { instances, names, tenants, node, preempts } => {
             let whose = match tenants.is_empty() {
                 true => String::new(),
                 false => format!(" of {}", tenants.join(", ")),
             };
             let place = node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
-            format!("release {}{whose}{place}", plural(instances.len(), "instance"))
+            let count = plural(instances.len(), "instance");
+            let action = if *preempts { "preempt" } else { "release" };
+            format!("{action} {count}{whose}{place}{}", named(names, instances.len()))
         }
-        Fix::Mend { remedy, node, .. } => format!("fix {}: {remedy}", name(node.as_ref())),
+        Fix::Mend { filter, remedy, node } => {
+            let on = name(node.as_ref());
+            match node_change(filter) {
+                Some((change, _)) => format!("fix {on}: {change}"),
+                None => format!("work on the host of {on}: {remedy}"),
+            }
+        }
         Fix::AddNode { shape, count: 1, .. } => {
             format!("add a node with at least {}", shape.at_least())
         }
@@ -43,21 +57,48 @@ fn description(fix: &Fix) -> String {
             format!("add {count} nodes, each with at least {}", shape.at_least())
         }
         Fix::Fewer { count, of } => format!("place {count} of {of} now"),
-        Fix::Combined { changes } => {
-            changes.iter().map(description).collect::<Vec<_>>().join("; and ")
+        Fix::Count { count, of } => format!("ask for {count} instead of {of}"),
+        Fix::ChangePool { pool, to: Some(to) } => {
+            format!("take a value of pool {to} instead of {pool}")
         }
+        Fix::ChangePool { pool, to: None } => format!("ask for no value of pool {pool}"),
+        Fix::RaiseQuota { tenant, limits } => format!("raise the quota of {tenant} to {limits}"),
+        Fix::SetPool { pool, range, tenant, .. } => match tenant {
+            Some(tenant) => format!("give pool {pool} of {tenant} the range {range}"),
+            None => format!("give pool {pool} the range {range}, open to all tenants"),
+        },
+        Fix::Combined { changes } => changes.iter().map(change).collect::<Vec<_>>().join("; and "),
+    }
+}
+
+/// The names of instances, those of them that have one.
+fn named(names: &[String], count: usize) -> String {
+    let known: Vec<&str> = names.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+    let shown = &known[..known.len().min(MAX_NAMED)];
+    match (shown.is_empty(), count - shown.len()) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" ({})", shown.join(", ")),
+        (false, more) => format!(" ({} and {more} more)", shown.join(", ")),
     }
 }
 
 fn command(fix: &Fix, advice: &Advice<'_>) -> Option<String> {
     match fix {
-        Fix::Shrink { .. } | Fix::Relax { .. } => {
-            advice.with_change(|flags| change_request(flags, fix, advice))
+        Fix::Shrink { .. } | Fix::Relax { .. } | Fix::ChangePool { .. } => {
+            advice.with_changes(&[fix])
         }
         Fix::Fewer { count, .. } => advice.with_fewer(*count),
-        Fix::Free { .. } | Fix::Mend { .. } | Fix::AddNode { .. } => fleet_command(fix),
+        Fix::Count { .. } => advice.with_count(fix),
+        Fix::Free { preempts: true, .. } => advice.with_preemption().or_else(|| fleet_command(fix)),
+        Fix::Free { .. }
+        | Fix::Mend { .. }
+        | Fix::AddNode { .. }
+        | Fix::RaiseQuota { .. }
+        | Fix::SetPool { .. } => fleet_command(fix),
         Fix::Combined { changes } => {
-            let of_request = |fix: &&Fix| matches!(fix, Fix::Shrink { .. } | Fix::Relax { .. });
+            let of_request = |fix: &&Fix| {
+                matches!(fix, Fix::Shrink { .. } | Fix::Relax { .. } | Fix::ChangePool { .. })
+            };
             let (of_request, of_fleet): (Vec<&Fix>, Vec<&Fix>) =
                 changes.iter().partition(of_request);
             let mut commands = Vec::new();
@@ -65,10 +106,7 @@ fn command(fix: &Fix, advice: &Advice<'_>) -> Option<String> {
                 commands.push(fleet_command(fix)?);
             }
             // Once the fleet is changed, the request is sent again, changed or not.
-            let changed = |flags: &mut RequestFlags| {
-                of_request.iter().all(|fix| change_request(flags, fix, advice))
-            };
-            commands.push(advice.with_change(changed)?);
+            commands.push(advice.with_changes(&of_request)?);
             Some(commands.join(" && "))
         }
     }
@@ -79,24 +117,56 @@ fn fleet_command(fix: &Fix) -> Option<String> {
     match fix {
         Fix::Free { instances, .. } => {
             let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
-            let few = (1..=MAX_RELEASED).contains(&ids.len());
-            few.then(|| format!("berth claims release {}", ids.join(" ")))
+            (!ids.is_empty()).then(|| format!("berth claims release {}", ids.join(" ")))
         }
-        Fix::Mend { filter, node, .. } => node.as_ref().map(|node| node_command(filter, node)),
+        Fix::Mend { filter, node, .. } => {
+            let (node, (_, command)) = (node.as_ref()?, node_change(filter)?);
+            Some(command.replace("NODE", &args::shell_quote(node.as_str())))
+        }
         Fix::AddNode { facts, count, .. } => Some(register_command(facts, *count)),
-        Fix::Shrink { .. } | Fix::Relax { .. } | Fix::Fewer { .. } | Fix::Combined { .. } => None,
+        Fix::RaiseQuota { tenant, limits } => Some(quota_command(tenant, limits)),
+        Fix::SetPool { pool, range, quarantine_s, tenant } => {
+            let mut line = CommandLine::default();
+            line.flag("--quarantine", Some(format!("{quarantine_s}s")));
+            line.flag("--tenant", tenant.clone());
+            let flags = args::shell_line(line.0.iter().map(String::as_str));
+            let open = if tenant.is_none() { " --open" } else { "" };
+            let (pool, range) = (args::shell_quote(pool), args::shell_quote(range));
+            Some(format!("berth pools set {pool} {range} {flags}{open}"))
+        }
+        Fix::Shrink { .. }
+        | Fix::Relax { .. }
+        | Fix::Fewer { .. }
+        | Fix::Count { .. }
+        | Fix::ChangePool { .. }
+        | Fix::Combined { .. } => None,
     }
 }
 
-/// The command that fixes a node, or shows what is wrong with it.
-fn node_command(filter: &str, node: &NodeId) -> String {
-    let name = args::shell_quote(node.as_str());
-    match filter {
-        "node-active" => format!("berth nodes uncordon {name}"),
-        "not-reserved" => format!("berth nodes set {name} reserved=false"),
-        "no-reboot-soon" => format!("berth nodes set {name} next_reboot=null"),
-        _ => format!("berth nodes explain {name}"),
-    }
+/// The command that sets all limits of a tenant: one that is left out would be lifted.
+fn quota_command(tenant: &str, limits: &QuotaLimits) -> String {
+    let mut line = CommandLine::default();
+    line.flag("--cpu", limits.cpu_milli.map(units::cpu_exact));
+    line.flag("--memory", limits.memory_mib.map(units::size_exact));
+    line.flag("--disk", limits.disk_mib.map(units::size_exact));
+    line.flag("--instances", limits.instances.map(|count| count.to_string()));
+    let flags = args::shell_line(line.0.iter().map(String::as_str));
+    format!("berth quotas set {} {flags}", args::shell_quote(tenant))
+}
+
+/// What an operator changes about a node that a filter keeps out, and by which command; absent where
+/// only work on the host helps: what Berth is told of a host does not repair it.
+fn node_change(filter: &str) -> Option<(&'static str, &'static str)> {
+    Some(match filter {
+        "node-active" => ("let it take instances again", "berth nodes uncordon NODE"),
+        "not-reserved" => ("end its reservation", "berth nodes set NODE reserved=false"),
+        "no-reboot-soon" => ("cancel its planned reboot", "berth nodes set NODE next_reboot=null"),
+        "not-headnode" => (
+            "let it take instances although it runs the control plane",
+            "berth nodes set NODE headnode=false",
+        ),
+        _ => return None,
+    })
 }
 
 /// The command that registers nodes: all that the request asks of them.
@@ -158,7 +228,7 @@ fn further_facts(facts: &NodeFacts) -> Vec<String> {
 }
 
 /// Makes the change in the flags; false when they cannot express it.
-fn change_request(flags: &mut RequestFlags, fix: &Fix, advice: &Advice<'_>) -> bool {
+pub(super) fn change_flags(flags: &mut RequestFlags, fix: &Fix, advice: &Advice<'_>) -> bool {
     match fix {
         Fix::Shrink { resources, extra, .. } => {
             let instance = &mut flags.instance;
@@ -176,10 +246,20 @@ fn change_request(flags: &mut RequestFlags, fix: &Fix, advice: &Advice<'_>) -> b
             extra.is_empty() || flags.file.is_none()
         }
         Fix::Relax { filter, change, .. } => relax(flags, filter, change),
+        Fix::ChangePool { pool, to } => {
+            let named = flags.pools.len();
+            flags.pools.retain(|other| other != pool);
+            let is_named = flags.pools.len() < named;
+            flags.pools.extend(to.iter().cloned());
+            is_named
+        }
         Fix::Free { .. }
         | Fix::Mend { .. }
         | Fix::AddNode { .. }
         | Fix::Fewer { .. }
+        | Fix::Count { .. }
+        | Fix::RaiseQuota { .. }
+        | Fix::SetPool { .. }
         | Fix::Combined { .. } => false,
     }
 }
@@ -222,15 +302,20 @@ fn relax(flags: &mut RequestFlags, filter: &str, change: &str) -> bool {
 
 /// Makes the named rule soft.
 fn soften(rules: &mut [Rule], change: &str) {
-    for rule in rules.iter_mut().filter(|rule| rule.is_hard()) {
-        let text = rule.as_str();
-        if change != format!("make {text} soft with ~, or drop it") {
-            continue;
-        }
-        // The first == is the operator if there is one, else the first !=.
-        let operator = if text.contains("==") { "==" } else { "!=" };
-        if let Ok(soft) = Rule::parse(&text.replacen(operator, &format!("{operator}~"), 1)) {
+    for rule in rules.iter_mut() {
+        if let Some(soft) = softened(rule, change) {
             *rule = soft;
         }
     }
+}
+
+/// The soft form of a rule, if it is the hard one that a change names.
+pub(super) fn softened(rule: &Rule, change: &str) -> Option<Rule> {
+    let text = rule.as_str();
+    if !rule.is_hard() || change != format!("make {text} soft with ~, or drop it") {
+        return None;
+    }
+    // The first == is the operator if there is one, else the first !=.
+    let operator = if text.contains("==") { "==" } else { "!=" };
+    Rule::parse(&text.replacen(operator, &format!("{operator}~"), 1)).ok()
 }

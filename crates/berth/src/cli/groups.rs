@@ -5,7 +5,7 @@ use berth_api::engine::affinity::{Strength, Topology};
 use berth_api::{Group, NewGroup};
 use clap::{Args, Subcommand};
 
-use super::resource::{NameArg, NameArgs, Resource};
+use super::resource::{NameArg, NameArgs, Resource, WatchOption};
 use crate::cmdutil::{CmdResult, Column, Session, api_name, args, columns};
 
 /// Manage groups: instances that are kept together or apart.
@@ -16,7 +16,7 @@ use crate::cmdutil::{CmdResult, Column, Session, api_name, args, columns};
 pub(crate) enum Groups {
     /// List groups.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth groups list")]
-    List,
+    List(WatchOption),
     /// Show a group.
     #[command(after_help = "Example:\n  berth groups show web")]
     Show(NameArg<Group>),
@@ -87,7 +87,7 @@ impl Resource for Group {
 impl Groups {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => session.list::<Group>(&[], None).await,
+            Self::List(watch) => session.list::<Group>(&[], watch).await,
             Self::Show(arg) => session.show::<Group>(&arg.name).await,
             Self::Set(SetArgs { group, kind, strength, topology, max_per_domain, tenant }) => {
                 let new = NewGroup { tenant, kind, strength, topology, max_per_domain };

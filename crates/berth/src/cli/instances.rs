@@ -4,7 +4,7 @@ use berth_api::Instance;
 use clap::{Args, Subcommand};
 
 use super::permits::{self, bounds, cpu_and_memory};
-use super::resource::{InstanceArg, Limit, Resource};
+use super::resource::{InstanceArg, ListOptions, Resource};
 use crate::cmdutil::{
     CmdResult, Column, Session, age, amounts, claim_state, columns, key_values, or_dash,
     query_params,
@@ -67,7 +67,7 @@ pub(crate) struct InstanceFilter {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    limit: Limit,
+    options: ListOptions,
 }
 
 impl InstanceFilter {
@@ -80,7 +80,7 @@ impl InstanceFilter {
             ("tag", &self.tag),
             ("name", &self.name),
         ]);
-        session.list::<R>(&query, self.limit.get()).await
+        session.list::<R>(&query, self.options).await
     }
 }
 
@@ -101,6 +101,8 @@ impl Resource for Instance {
         "?BOUNDS" => instance.permit.as_ref().map(|permit| bounds(permit.min, permit.max)),
         "+TAGS" => or_dash(Some(&key_values(&instance.tags))),
         "+IMAGE" => instance.image.as_deref(),
+        "+SLOT" => instance.slot.map(|slot| slot.slot.to_string()),
+        "+SLOT ID" => instance.slot.map(|slot| slot.id.to_string()),
         "+GROUPS" => or_dash(Some(&instance.groups.join(" "))),
         "+HOST" => or_dash(Some(&instance.locality.host)),
     ];
@@ -114,6 +116,8 @@ impl Resource for Instance {
         let host = [Some(&locality.host), locality.rack.as_ref(), locality.zone.as_ref()];
         let mut fields = self.claim.fields();
         fields.extend([
+            ("slot", self.slot.map(|slot| slot.slot.to_string()).unwrap_or_default()),
+            ("slot id", self.slot.map(|slot| slot.id.to_string()).unwrap_or_default()),
             ("place", join(&[self.zone.as_ref(), self.rack.as_ref()])),
             ("locality", join(&host)),
             ("tags", key_values(&self.tags)),

@@ -4,7 +4,7 @@ use berth_api::{Migration, MigrationState, StartMigration};
 use clap::{Args, Subcommand};
 
 use super::permits::cpu_and_memory;
-use super::resource::{Limit, NameArg, Operation, Resource, deadline, path_of};
+use super::resource::{ListOptions, NameArg, Operation, Resource, deadline, path_of};
 use crate::cmdutil::style::{BOLD, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Exit, Failure, RawJson, Session, Tone, age, api_name, args, columns,
@@ -64,7 +64,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_parser = STATES.map(MigrationState::name))]
     state: Option<String>,
     #[command(flatten)]
-    limit: Limit,
+    options: ListOptions,
 }
 
 const STATES: [MigrationState; 7] = [
@@ -200,7 +200,7 @@ impl ListArgs {
             ("state", &self.state),
             ("open", &open),
         ]);
-        session.list::<Migration>(&query, self.limit.get()).await
+        session.list::<Migration>(&query, self.options).await
     }
 }
 

@@ -4,7 +4,9 @@
 //! that nouns share.
 
 mod audit;
+mod changed_request;
 mod claims;
+mod completion;
 mod debug;
 mod decisions;
 mod environments;
@@ -17,6 +19,7 @@ mod fixes;
 mod groups;
 mod instances;
 mod migrations;
+mod name_hints;
 mod nodes;
 mod offline;
 mod permits;
@@ -32,9 +35,12 @@ mod reference;
 mod refusal;
 mod resource;
 mod secrets;
+mod status;
+mod tenants;
 mod tokens;
 mod top;
 mod volumes;
+mod watch;
 mod whoami;
 mod workloads;
 
@@ -42,7 +48,9 @@ use std::process::ExitCode;
 
 use clap::{Command, Subcommand};
 
-use crate::cmdutil::{CmdResult, Global};
+pub(crate) use completion::answer_shell;
+
+use crate::cmdutil::{CmdResult, Failure, Format, Global};
 
 /// Commands that talk to a server, and those that describe the commands.
 #[derive(Subcommand, Debug)]
@@ -67,6 +75,8 @@ pub(crate) enum Client {
     Decisions(decisions::Decisions),
     Events(events::Events),
     Top(top::Top),
+    Status(status::StatusArgs),
+    Version(status::VersionArgs),
     #[command(subcommand)]
     Policies(policies::Policies),
     #[command(subcommand)]
@@ -81,6 +91,8 @@ pub(crate) enum Client {
     Pools(pools::Pools),
     #[command(subcommand)]
     Quotas(quotas::Quotas),
+    #[command(subcommand)]
+    Tenants(tenants::Tenants),
     #[command(subcommand)]
     Secrets(secrets::Secrets),
     #[command(subcommand)]
@@ -110,12 +122,23 @@ impl Client {
 
     fn run_sync(self, global: &Global, command: Command) -> CmdResult {
         match self {
-            Self::Completions(completions) => return completions.run(command),
+            Self::Completions(completions) => return completions.run(),
             Self::Man(man) => return man.run(command, &global.out()),
             _ => {}
         }
+        self.check_format(global)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.run_async(global))
+    }
+
+    /// Refuses a format that the command has not before it does anything.
+    fn check_format(&self, global: &Global) -> CmdResult {
+        let has_toml = matches!(self, Self::Policies(policies) if policies.has_toml());
+        if global.output == Format::Toml && !has_toml {
+            return Err(Failure::usage("-o toml is only for berth policies show")
+                .accepted("table, wide, json or yaml"));
+        }
+        Ok(())
     }
 
     async fn run_async(self, global: &Global) -> CmdResult {
@@ -133,6 +156,8 @@ impl Client {
             Self::Decisions(decisions) => decisions.run(&session()?).await,
             Self::Events(events) => events.run(&session()?).await,
             Self::Top(top) => top.run(&session()?).await,
+            Self::Status(status) => status.run(&session()?).await,
+            Self::Version(version) => version.run(global).await,
             Self::Policies(policies) => policies.run(global).await,
             Self::Workloads(workloads) => workloads.run(&session()?).await,
             Self::Environments(environments) => environments.run(&session()?).await,
@@ -140,6 +165,7 @@ impl Client {
             Self::Volumes(volumes) => volumes.run(&session()?).await,
             Self::Pools(pools) => pools.run(&session()?).await,
             Self::Quotas(quotas) => quotas.run(&session()?).await,
+            Self::Tenants(tenants) => tenants.run(&session()?).await,
             Self::Secrets(secrets) => secrets.run(&session()?).await,
             Self::Tokens(tokens) => tokens.run(global).await,
             Self::Audit(audit) => audit.run(&session()?).await,

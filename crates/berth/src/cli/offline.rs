@@ -6,10 +6,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
-use crate::cmdutil::{CmdResult, Output};
+use super::completion;
+use crate::cmdutil::{CmdResult, Failure, Output};
 
-/// Print shell completions.
+/// Print shell completions, which ask the server for names of nodes, instances, tenants and more.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  source <(berth completions bash)\n  berth completions zsh > ~/.zfunc/_berth\n  berth completions fish > ~/.config/fish/completions/berth.fish"
@@ -21,9 +23,14 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(self, mut command: Command) -> CmdResult {
+    pub(crate) fn run(self) -> CmdResult {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut command, "berth", &mut text);
+        let name = self.shell.to_string();
+        let shells = Shells::builtins();
+        let Some(shell) = shells.completer(&name) else {
+            return Err(Failure::usage(format!("there are no completions for {name}")));
+        };
+        shell.write_registration(completion::VARIABLE, "berth", "berth", "berth", &mut text)?;
         std::io::stdout().write_all(&text)?;
         Ok(())
     }

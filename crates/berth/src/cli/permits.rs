@@ -130,6 +130,7 @@ fn sentence(permit: &Permit) -> String {
         text.push_str(&format!(" of {} wanted", cpu_and_memory(permit.wanted)));
         text.push_str(match permit.limited_by {
             Some(Limit::Node) => ": its node has no more",
+            Some(Limit::Host) => ": its host has no more cores",
             Some(Limit::Quota) => ": its tenant may have no more",
             Some(Limit::Migration) => ": it is being moved",
             None => "",

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::policies_live;
-use super::resource::{NameArg, Resource, path_of};
+use super::resource::{NameArg, Resource, WatchOption, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Failure, Format, Global, Output, RawJson, Session, Table, Tone, age,
@@ -25,7 +25,7 @@ use crate::cmdutil::{
 pub(crate) enum Policies {
     /// List policies, stored and built in.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth policies list")]
-    List,
+    List(WatchOption),
     /// Show a policy. `-o toml` prints a file that can be edited and stored again.
     #[command(
         after_help = "Examples:\n  berth policies show balanced\n  berth policies show active -o toml > mine.toml"
@@ -126,11 +126,16 @@ impl Resource for StoredPolicy {
         for (key, value) in flatten(&self.body) {
             table.row([key.into(), value.to_string().into()]);
         }
-        out.line(format!("\n{}", table.text()));
+        out.line(format!("\n{}", out.text_of(&table)));
     }
 }
 
 impl Policies {
+    /// Whether the command can print TOML.
+    pub(crate) const fn has_toml(&self) -> bool {
+        matches!(self, Self::Show(_))
+    }
+
     pub(crate) async fn run(self, global: &Global) -> CmdResult {
         if matches!(self, Self::Reference) {
             return reference(&global.out());
@@ -139,7 +144,7 @@ impl Policies {
         let out = &session.out;
         match self {
             Self::Reference => Ok(()),
-            Self::List => session.list::<StoredPolicy>(&[], None).await,
+            Self::List(watch) => session.list::<StoredPolicy>(&[], watch).await,
             Self::Show(arg) => {
                 let policy = find(session, &arg.name).await?;
                 if out.format == Format::Toml {
@@ -246,11 +251,11 @@ async fn find(session: &Session, text: &str) -> CmdResult<StoredPolicy> {
         Err(failure) if failure.is_not_found() && BUILTIN_POLICIES.contains(&text) => {
             to_unstored(&EnginePolicy::builtin(text).map_err(invalid)?)
         }
-        Err(failure) if failure.is_not_found() => Err(failure.did_you_mean(
-            text,
-            BUILTIN_POLICIES.into_iter(),
-            "list stored policies with: berth policies list",
-        )),
+        Err(failure) if failure.is_not_found() => {
+            let known = session.policy_names().await;
+            let otherwise = "list policies with: berth policies list";
+            Err(failure.did_you_mean(text, known.iter().map(String::as_str), otherwise))
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -325,7 +330,7 @@ fn print_changes(out: &Output, from: (&str, &str), to: (&str, &str), changes: &[
         let value = |value: &Option<Value>| Cell::from(value.as_ref().map(Value::to_string));
         table.row([change.key.as_str().into(), value(&change.from), value(&change.to)]);
     }
-    out.line(table.text());
+    out.line(out.text_of(&table));
 }
 
 /// Prints everything that a policy can use, from the engine itself.
@@ -357,7 +362,7 @@ fn reference(out: &Output) -> CmdResult {
             "REMEDY" => filter.remedy,
         ],
     );
-    out.line(table.text());
+    out.line(out.text_of(&table));
     out.line(paint(
         DIM,
         "A policy may disable an OPTIONAL filter. For a TRANSIENT one, waiting may help.",
@@ -365,7 +370,7 @@ fn reference(out: &Output) -> CmdResult {
     out.line(format!("\n{}", paint(BOLD, "Scorers")));
     let columns = columns![scorer: Scorer; "SCORER" => scorer.name, "VALUE" => scorer.formula];
     let table = Table::of(SCORERS, false, columns);
-    out.line(table.text());
+    out.line(out.text_of(&table));
     out.line(format!("\n{} {}", paint(BOLD, "Built-in policies:"), BUILTIN_POLICIES.join(", ")));
     out.note(paint(WARN, "docs/policy.md explains each setting."));
     Ok(())

@@ -15,7 +15,7 @@ pub(super) fn print(out: &Output, live: &LiveDiff) {
         counts.same, counts.other_node, counts.only_from, counts.only_to, counts.refused
     ));
     if !live.decisions.is_empty() {
-        out.line(format!("\n{}", decisions(live).text()));
+        out.line(format!("\n{}", out.text_of(&decisions(live))));
         let changed = counts.other_node + counts.only_from + counts.only_to;
         let left = changed.saturating_sub(live.decisions.len());
         if left > 0 {
@@ -23,14 +23,14 @@ pub(super) fn print(out: &Output, live: &LiveDiff) {
         }
     }
     if !live.nodes.is_empty() {
-        out.line(format!("\n{}", nodes(&live.nodes).text()));
+        out.line(format!("\n{}", out.text_of(&nodes(&live.nodes))));
         let left = live.nodes_changed.saturating_sub(live.nodes.len());
         if left > 0 {
             out.note(format!("and {}; show more with --limit", plural(left, "more node")));
         }
     }
     if !live.classes.is_empty() {
-        out.line(format!("\n{}", classes(&live.classes).text()));
+        out.line(format!("\n{}", out.text_of(&classes(&live.classes))));
     }
 }
 

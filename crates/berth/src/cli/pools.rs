@@ -4,7 +4,7 @@ use berth_api::units::duration;
 use berth_api::{NewPool, Pool};
 use clap::{Args, Subcommand};
 
-use super::resource::{NameArg, NameArgs, Resource};
+use super::resource::{NameArg, NameArgs, Resource, WatchOption};
 use crate::cmdutil::{CmdResult, Column, Session, args, columns};
 
 /// Manage pools of addresses or numbers.
@@ -15,7 +15,7 @@ use crate::cmdutil::{CmdResult, Column, Session, args, columns};
 pub(crate) enum Pools {
     /// List pools.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth pools list")]
-    List,
+    List(WatchOption),
     /// Show a pool.
     #[command(after_help = "Example:\n  berth pools show overlay")]
     Show(NameArg<Pool>),
@@ -65,7 +65,7 @@ impl Resource for Pool {
 impl Pools {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => session.list::<Pool>(&[], None).await,
+            Self::List(watch) => session.list::<Pool>(&[], watch).await,
             Self::Show(arg) => session.show::<Pool>(&arg.name).await,
             Self::Set(SetArgs { pool, range, quarantine, tenant, open }) => {
                 let new = NewPool { range, quarantine_s: quarantine, tenant, open };

@@ -4,7 +4,7 @@ use berth_api::{Demand, PlaceRequest, Ticket};
 use clap::Subcommand;
 
 use super::refusal::{Advice, draw_refusals};
-use super::resource::{Limit, NameArg, NameArgs, Resource};
+use super::resource::{ListOptions, NameArg, NameArgs, Resource};
 use crate::cmdutil::{
     CmdResult, Column, Output, Session, age, amounts, api_name, columns, plural, ticket_state,
 };
@@ -17,7 +17,7 @@ use crate::cmdutil::{
 pub(crate) enum Queue {
     /// List waiting requests in the order in which they are tried.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth queue list")]
-    List(Limit),
+    List(ListOptions),
     /// Show a request and why there was no room for it.
     #[command(after_help = "Example:\n  berth queue show 01890a5d-ac96-774b-bcce-b302099a8057")]
     Show(NameArg<Ticket>),
@@ -89,15 +89,19 @@ impl Resource for Demand {
             size.unwrap_or_else(|_| demand.request.to_string())
         },
     ];
+
+    fn key(&self) -> String {
+        format!("{} of {}: {}", self.code, self.tenant, self.request)
+    }
 }
 
 impl Queue {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List(limit) => session.list::<Ticket>(&[], limit.get()).await,
+            Self::List(options) => session.list::<Ticket>(&[], options).await,
             Self::Show(arg) => session.show::<Ticket>(&arg.name).await,
             Self::Cancel(args) => session.delete_each::<Ticket>(&args.names, "cancelled").await,
-            Self::Demand => session.list::<Demand>(&[], None).await,
+            Self::Demand => session.list::<Demand>(&[], ListOptions::default()).await,
         }
     }
 }

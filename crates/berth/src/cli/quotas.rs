@@ -3,7 +3,7 @@
 use berth_api::{Quota, QuotaUse, units};
 use clap::{Args, Subcommand};
 
-use super::resource::{NameArg, NameArgs, Resource};
+use super::resource::{NameArg, NameArgs, Resource, WatchOption};
 use crate::cmdutil::{Cell, CmdResult, Column, Failure, Session, Tone, args, columns};
 
 /// Manage limits of tenants.
@@ -14,7 +14,7 @@ use crate::cmdutil::{Cell, CmdResult, Column, Failure, Session, Tone, args, colu
 pub(crate) enum Quotas {
     /// List limits and their usage.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth quotas list")]
-    List,
+    List(WatchOption),
     /// Show the limits of a tenant.
     #[command(after_help = "Example:\n  berth quotas show acme")]
     Show(NameArg<QuotaUse>),
@@ -69,7 +69,7 @@ fn usage(used: Option<i64>, limit: Option<i64>, text: fn(i64) -> String) -> Cell
 impl Quotas {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => session.list::<QuotaUse>(&[], None).await,
+            Self::List(watch) => session.list::<QuotaUse>(&[], watch).await,
             Self::Show(arg) => session.show::<QuotaUse>(&arg.name).await,
             Self::Set(set) => {
                 let quota = Quota {

@@ -10,12 +10,12 @@ use berth_api::{
     ApplyRebalance, Migration, MigrationState, NotBegun, PlanRebalance, Rebalance,
     RebalanceApplied, RebalanceStep, units,
 };
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::resource::POLL_INTERVAL;
 use crate::cmdutil::{
-    Cell, CmdResult, Exit, Failure, Output, RawJson, Session, Table, Tone, args, columns, confirm,
-    decode, or_dash, plural,
+    Cell, CmdResult, Exit, Failure, NonInteractive, Output, RawJson, Session, Table, Tone, args,
+    columns, confirm, decode, from_value, or_dash, plural,
 };
 
 const EXAMPLES: &str = "\
@@ -85,15 +85,16 @@ pub(crate) struct PlanArgs {
 
 #[derive(Args, Debug)]
 #[group(skip)]
+#[command(group = ArgGroup::new("plan_source").required(true).args(["goal", "plan"]))]
 pub(crate) struct ApplyArgs {
     /// Goal: consolidate to empty whole nodes, spread to even out their usage.
-    #[arg(long, value_name = "GOAL", value_parser = goal(), required_unless_present = "plan")]
+    #[arg(long, value_name = "GOAL", value_parser = goal())]
     goal: Option<RebalanceGoal>,
     #[command(flatten)]
     options: PlanOptions,
     /// Plan that was saved with -o json, instead of a new one.
     #[arg(long, value_name = "FILE",
-        conflicts_with_all = ["goal", "budget", "min_gain_ppm", "onto_empty", "all"])]
+        conflicts_with_all = ["budget", "min_gain_ppm", "onto_empty", "all"])]
     plan: Option<PathBuf>,
     /// Skip the confirmation.
     #[arg(long, short)]
@@ -140,7 +141,7 @@ impl ApplyArgs {
         out.note(&plan.message);
         let count = plan.moves.len();
         if count > 0 && !self.yes {
-            confirm(&format!("start {}?", plural(count, "move")))?;
+            confirm(&format!("start {}", plural(count, "move")), NonInteractive::Refuse)?;
         }
         let first = start(session, &plan, plan.moves.clone()).await?;
         if !self.wait {
@@ -157,7 +158,8 @@ fn read(file: &Path) -> CmdResult<Rebalance> {
             .accepted("a file made by berth rebalance plan --goal GOAL -o json")
     };
     let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| named(error.to_string()))
+    let value = serde_json::from_str(&text).map_err(|error| named(error.to_string()))?;
+    from_value(value).map_err(named)
 }
 
 async fn start(

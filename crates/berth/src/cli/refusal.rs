@@ -2,14 +2,16 @@
 //! what would help, as commands that can be pasted.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use berth_api::PlaceRequest;
-use berth_api::engine::{FilterCount, NearestMiss, NodeId, Refusal, SearchEnd};
+use berth_api::engine::{FilterCount, Fix, NearestMiss, NodeId, Refusal, SearchEnd};
+use berth_api::{InstanceSpec, Mode, PlaceRequest, Problem};
 
-use super::fixes::describe;
+use super::changed_request;
+use super::fixes::{change_flags, describe};
 use super::place::flags::RequestFlags;
-use crate::cmdutil::plural;
 use crate::cmdutil::style::{BAD, BOLD, COMMAND, DIM, WARN, paint};
+use crate::cmdutil::{args, plural};
 
 /// The width of the longest bar.
 const BAR: usize = 24;
@@ -19,19 +21,22 @@ pub(crate) struct Advice<'a> {
     flags: Option<&'a RequestFlags>,
     /// Flags that a changed request keeps.
     kept: Vec<String>,
-    /// Whether there is one instance spec, so that a flag changes what was refused.
-    uniform: bool,
-    disk_requested: bool,
+    /// What was sent: what flags and file ask for together.
+    request: Option<&'a PlaceRequest>,
+    /// The name of the instance that was refused.
+    refused: Option<&'a str>,
     /// How many instances were placed.
     placed: u32,
 }
 
 impl<'a> Advice<'a> {
     /// For a request that was made with flags.
-    pub(crate) fn new(flags: &'a RequestFlags, kept: Vec<String>, request: &PlaceRequest) -> Self {
-        let disk_requested = request.instances.iter().any(|spec| spec.resources.disk_mib.is_some());
-        let uniform = request.instances.len() == 1;
-        Self { flags: Some(flags), kept, uniform, disk_requested, placed: 0 }
+    pub(crate) const fn new(
+        flags: &'a RequestFlags,
+        kept: Vec<String>,
+        request: &'a PlaceRequest,
+    ) -> Self {
+        Self { flags: Some(flags), kept, request: Some(request), refused: None, placed: 0 }
     }
 
     /// Only for the rest, after some instances were placed.
@@ -41,20 +46,87 @@ impl<'a> Advice<'a> {
 
     /// For a request that this command did not make, such as one in the log.
     pub(crate) const fn none() -> Self {
-        Self { flags: None, kept: Vec::new(), uniform: false, disk_requested: false, placed: 0 }
+        Self { flags: None, kept: Vec::new(), request: None, refused: None, placed: 0 }
     }
 
-    /// The command of the changed request, if flags can express it.
-    pub(super) fn with_change(
-        &self,
-        change: impl FnOnce(&mut RequestFlags) -> bool,
-    ) -> Option<String> {
-        let mut flags = self.flags.filter(|_| self.uniform)?.clone();
-        change(&mut flags).then(|| self.line(&flags, &[]))
+    /// The same about one refusal.
+    fn about<'b>(&'b self, refusal: &'b Refusal) -> Advice<'b> {
+        Advice { kept: self.kept.clone(), refused: refusal.name.as_deref(), ..*self }
+    }
+
+    fn specs(&self) -> &[InstanceSpec] {
+        self.request.map_or(&[], |request| &request.instances)
+    }
+
+    /// Whether there is one instance spec, so that a flag changes what was refused.
+    fn is_uniform(&self) -> bool {
+        self.specs().len() == 1
+    }
+
+    /// Whether the request was read from a stream, which a command cannot read again.
+    fn was_read_from_stream(&self) -> bool {
+        let file = self.flags.and_then(|flags| flags.file.as_deref());
+        file.is_some_and(|file| file == Path::new("-"))
+    }
+
+    /// The command of the changed request: by flags, or as a whole where they cannot express it.
+    pub(super) fn with_changes(&self, fixes: &[&Fix]) -> Option<String> {
+        let by_flags = || {
+            let flags = self.flags.filter(|_| self.is_uniform() && !self.was_read_from_stream());
+            let mut flags = flags?.clone();
+            let changed = fixes.iter().all(|fix| change_flags(&mut flags, fix, self));
+            changed.then(|| self.line(&flags, &[]))
+        };
+        by_flags().or_else(|| self.as_whole(fixes, &self.kept))
     }
 
     /// The command that places at least so many of the batch.
     pub(super) fn with_fewer(&self, count: u32) -> Option<String> {
+        let mut kept = self.kept_without_mode();
+        kept.extend(["--at-least".to_owned(), count.to_string()]);
+        if self.was_read_from_stream() {
+            return self.as_whole(&[], &kept);
+        }
+        Some(Advice { kept, ..*self }.line(self.flags?, &[]))
+    }
+
+    /// The command that asks for so many, and for no fewer.
+    pub(super) fn with_count(&self, fix: &Fix) -> Option<String> {
+        let Fix::Count { count, .. } = fix else { return None };
+        let kept = self.kept_without_mode();
+        if !self.is_uniform() || self.was_read_from_stream() {
+            return self.as_whole(&[fix], &kept);
+        }
+        let mut flags = self.flags?.clone();
+        flags.count = Some(*count);
+        Some(Advice { kept, ..*self }.line(&flags, &[]))
+    }
+
+    /// A command that has the whole request in it, changed.
+    fn as_whole(&self, fixes: &[&Fix], after: &[String]) -> Option<String> {
+        let mut request = self.request?.clone();
+        if self.placed > 0 {
+            // Of several kinds of instances it is not known which were placed.
+            let [spec] = request.instances.as_mut_slice() else { return None };
+            spec.count = Some(spec.count.unwrap_or(1).saturating_sub(self.placed).max(1));
+        }
+        let changed =
+            fixes.iter().all(|fix| changed_request::apply(&mut request, fix, self.refused));
+        let text = changed.then(|| changed_request::text(&request)).flatten()?;
+        let words = ["place", "-f", "-"].into_iter().chain(after.iter().map(String::as_str));
+        Some(format!("printf %s {} | berth {}", args::shell_quote(&text), args::shell_line(words)))
+    }
+
+    /// The command that places it in the room of instances of lower priority.
+    pub(super) fn with_preemption(&self) -> Option<String> {
+        let can_repeat = self.is_uniform() && !self.was_read_from_stream() && self.placed == 0;
+        let flags = self.flags.filter(|_| can_repeat)?;
+        let kept = self.kept_without_mode();
+        Some(Advice { kept, ..*self }.line(flags, &["--preempt"]))
+    }
+
+    /// The flags that are kept, but for how many must be placed.
+    fn kept_without_mode(&self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut words = self.kept.iter();
         while let Some(word) = words.next() {
@@ -64,29 +136,38 @@ impl<'a> Advice<'a> {
                 _ => kept.push(word.clone()),
             }
         }
-        kept.extend(["--at-least".to_owned(), count.to_string()]);
-        let flags = self.flags?;
-        Some(
-            Advice { kept, ..Advice { flags: Some(flags), kept: Vec::new(), ..*self } }
-                .line(flags, &[]),
-        )
+        kept
+    }
+
+    /// Whether several instances were asked for, all of which must be placed.
+    pub(super) fn is_batch(&self) -> bool {
+        let count: u64 = self.specs().iter().map(|spec| u64::from(spec.count.unwrap_or(1))).sum();
+        count > 1 && self.request.is_some_and(|request| !is_partial(request.mode))
     }
 
     /// Whether the disk was asked for, and not left to the default.
-    pub(super) const fn names_disk(&self) -> bool {
-        self.disk_requested
+    pub(super) fn names_disk(&self) -> bool {
+        self.specs().iter().any(|spec| spec.resources.disk_mib.is_some())
     }
 
     fn line(&self, flags: &RequestFlags, after: &[&str]) -> String {
         let mut flags = flags.clone();
-        if self.placed > 0 {
+        if self.placed > 0
+            && let [spec] = self.specs()
+        {
             // Instances that were placed are not requested again.
-            flags.count = flags.count.map(|count| count.saturating_sub(self.placed).max(1));
+            let asked = flags.count.or(spec.count);
+            flags.count = asked.map(|count| count.saturating_sub(self.placed).max(1));
         }
         let after: Vec<&str> =
             self.kept.iter().map(String::as_str).chain(after.iter().copied()).collect();
         flags.line("berth place", &after)
     }
+}
+
+/// Whether some instances may be placed without the others.
+const fn is_partial(mode: Mode) -> bool {
+    matches!(mode, Mode::AtLeast | Mode::BestEffort)
 }
 
 /// Draws refusals.
@@ -96,6 +177,7 @@ pub(crate) fn draw_refusals(refusals: &[Refusal], advice: &Advice<'_>) -> String
 }
 
 fn draw(refusal: &Refusal, advice: &Advice<'_>) -> String {
+    let advice = &advice.about(refusal);
     let mut text = headline(refusal, advice);
     if let Some(search) = refusal.search.and_then(search) {
         let _ = write!(text, "\n{search}");
@@ -103,7 +185,8 @@ fn draw(refusal: &Refusal, advice: &Advice<'_>) -> String {
     text.push_str(&bars(refusal));
     if let Some((filter, admits)) = &refusal.best_relaxation {
         let nodes = plural(*admits, "node");
-        let _ = write!(text, "\n\nWithout {} alone, {nodes} could take it.", paint(BOLD, filter));
+        let _ =
+            write!(text, "\n\nWithout the {} rule, {nodes} could take it.", paint(BOLD, filter));
     }
     for notice in &refusal.notices {
         let _ = write!(text, "\nNote: {notice}");
@@ -198,14 +281,29 @@ pub(super) fn name(node: Option<&NodeId>) -> &str {
     node.map_or("a node", NodeId::as_str)
 }
 
+/// Draws a refusal by a quota or a pool: what is asked for and what there is, and what would help.
+pub(crate) fn draw_limit(problem: &Problem, advice: &Advice<'_>) -> String {
+    let (error, code) = (paint(BAD, "error:"), paint(BOLD, &problem.code));
+    format!("{error} {} ({code}){}", problem.detail, fix_list(&problem.fixes, advice))
+}
+
+/// What would have helped against a limit, for a decision of the past.
+pub(crate) fn draw_limit_fixes(fixes: &[Fix]) -> String {
+    fix_list(fixes, &Advice::none()).trim_start().to_owned()
+}
+
 /// What would help, each with a command where there is one.
 fn fixes(refusal: &Refusal, advice: &Advice<'_>) -> String {
     if refusal.fixes.is_empty() {
         // What was not tried is not said to help.
         return format!("\n\nNothing that was tried would help. In general: {}.", refusal.remedy);
     }
+    fix_list(&refusal.fixes, advice)
+}
+
+fn fix_list(fixes: &[Fix], advice: &Advice<'_>) -> String {
     let mut text = "\n\nWhat would help (each was tried):".to_owned();
-    for (place, fix) in refusal.fixes.iter().enumerate() {
+    for (place, fix) in fixes.iter().enumerate() {
         let (description, command) = describe(fix, advice);
         let _ = write!(text, "\n  {}. {description}", place + 1);
         if let Some(command) = command {
@@ -226,9 +324,14 @@ fn waiting(refusal: &Refusal, advice: &Advice<'_>) -> String {
                 return "\n\nWaiting may help.".to_owned();
             }
             // A batch that waits is all or nothing.
-            let alone = Advice { kept: Vec::new(), flags: advice.flags, ..*advice };
-            let command = alone.line(flags, &["--wait", "10m"]);
-            format!("\n\nWaiting may help:\n     {}", paint(COMMAND, &command))
+            let alone = Advice { kept: Vec::new(), ..*advice };
+            let wait = ["--wait", "10m"];
+            let command = match advice.was_read_from_stream() {
+                true => alone.as_whole(&[], &wait.map(str::to_owned)),
+                false => Some(alone.line(flags, &wait)),
+            };
+            let command = command.map(|it| format!(":\n     {}", paint(COMMAND, &it)));
+            format!("\n\nWaiting may help{}", command.unwrap_or_else(|| ".".to_owned()))
         }
         None => "\n\nWaiting may help.".to_owned(),
     }

@@ -143,3 +143,9 @@ fn bars_are_scaled_and_never_vanish() {
     assert_eq!(bar(5, 10), "█".repeat(BAR / 2));
     assert_eq!(bar(10, 10), "█".repeat(BAR));
 }
+
+#[test]
+fn changes_that_help_together_name_their_node_once() {
+    let line = "--cpu 4 --memory 100GiB --trait ssd --network dmz";
+    insta::assert_snapshot!(draw_refusal(&mut engine(), line));
+}

@@ -3,15 +3,18 @@
 //! A noun describes its resource once, by implementing [`Resource`]. Paging, output formats, empty
 //! lists and messages are the same for all of them, and live here.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use berth_api::Page;
 use berth_client::escape;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::watch;
 use crate::cmdutil::{
     CmdResult, Column, Exit, Failure, Output, Query, RawJson, Session, Table, decode, decode_all,
 };
@@ -37,6 +40,8 @@ pub(crate) trait Resource: DeserializeOwned + 'static {
     const HELP: &'static str = "";
     /// The path of the collection, `/v1/groups`, where there is one.
     const PATH: &'static str = "";
+    /// The command that lists them, where it is not the path's last word: `berth groups list`.
+    const LIST_COMMAND: &'static str = "";
     /// What is printed instead of an empty list.
     const EMPTY: &'static str = "";
     /// The columns of a list. The first one names the resource.
@@ -51,6 +56,11 @@ pub(crate) trait Resource: DeserializeOwned + 'static {
         Self::COLUMNS.iter().map(field).collect()
     }
 
+    /// What names this one in commands.
+    fn key(&self) -> String {
+        Self::COLUMNS.first().map(|column| (column.cell)(self).value()).unwrap_or_default()
+    }
+
     /// Prints a single resource for people.
     fn print(&self, out: &Output) {
         out.pairs(&self.fields());
@@ -63,21 +73,62 @@ pub(crate) fn path_of<R: Resource>(name: &str) -> String {
 }
 
 impl Session {
-    /// Lists resources.
+    /// Lists resources, once or until interrupted.
     pub(crate) async fn list<R: Resource>(
         &self,
         query: Query<'_>,
-        limit: Option<usize>,
+        options: impl Into<ListOptions>,
     ) -> CmdResult {
-        let page = self.get_list(R::PATH, query, limit).await?;
+        let options = options.into();
+        let is_empty = Cell::new(false);
+        let fetch = async || {
+            let page = self.get_list(R::PATH, query, options.limit()).await?;
+            is_empty.set(page.items.is_empty());
+            Ok(page)
+        };
+        self.print_or_watch::<R>(options, fetch, R::EMPTY).await?;
+        let tenant = query.iter().find(|(name, _)| *name == "tenant");
+        if let Some((_, tenant)) = tenant.filter(|_| is_empty.get())
+            && let Some(hint) = self.tenant_hint(tenant).await
+        {
+            self.out.note(hint);
+        }
+        Ok(())
+    }
+
+    /// Prints what is fetched, once or until interrupted.
+    pub(crate) async fn print_or_watch<R: Resource>(
+        &self,
+        options: ListOptions,
+        fetch: impl AsyncFn() -> CmdResult<Page<RawJson>>,
+        when_empty: &str,
+    ) -> CmdResult {
+        if options.watch {
+            return watch::run::<R>(self, fetch, when_empty).await;
+        }
+        let page = fetch().await?;
         if self.out.is_data() {
             return self.out.data(&page);
         }
-        self.print_list::<R>(&decode_all(&page.items)?, R::EMPTY);
+        self.print_list::<R>(&decode_all(&page.items)?, when_empty);
         if page.next.is_some() {
             self.out.note(MORE);
         }
         Ok(())
+    }
+
+    /// Adds the closest existing name to a failure about a resource that does not exist. A caller that
+    /// may not list them gets the failure as it is.
+    pub(crate) async fn suggest<R: Resource>(&self, failure: Failure, name: &str) -> Failure {
+        let Some(known) = self.existing::<R>(&failure, R::PATH).await else { return failure };
+        let known: Vec<String> = known.iter().map(R::key).collect();
+        let noun = R::PATH.rsplit('/').next().unwrap_or_default();
+        let command = match R::LIST_COMMAND {
+            "" => format!("berth {noun} list"),
+            command => command.to_owned(),
+        };
+        let otherwise = format!("list them with: {command}");
+        failure.did_you_mean(name, known.iter().map(String::as_str), &otherwise)
     }
 
     /// Prints a list of resources as a table.
@@ -87,7 +138,10 @@ impl Session {
 
     /// Shows one resource.
     pub(crate) async fn show<R: Resource>(&self, name: &str) -> CmdResult {
-        self.print::<R>(&self.get(&path_of::<R>(name), &[]).await?)
+        match self.get(&path_of::<R>(name), &[]).await {
+            Ok(raw) => self.print::<R>(&raw),
+            Err(failure) => Err(self.suggest::<R>(failure, name).await),
+        }
     }
 
     /// Creates or replaces a resource, and shows it.
@@ -122,7 +176,9 @@ impl Session {
         message: &str,
     ) -> CmdResult {
         for name in names {
-            self.client.delete(&path_of::<R>(name)).await?;
+            if let Err(error) = self.client.delete(&path_of::<R>(name)).await {
+                return Err(self.suggest::<R>(error.into(), name).await);
+            }
             self.out.note(format!("{message} {name}"));
         }
         Ok(())
@@ -259,30 +315,50 @@ pub(crate) struct InstanceArg {
     pub(crate) instance: String,
 }
 
-/// How many items a list shows.
+/// What a list shows, and for how long.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct Limit {
+pub(crate) struct ListOptions {
     /// Show at most this many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
+    /// Show changes as they happen, until interrupted.
+    #[arg(long, short)]
+    watch: bool,
 }
 
-impl Limit {
-    pub(crate) fn get(self) -> Option<usize> {
+impl ListOptions {
+    pub(crate) fn limit(self) -> Option<usize> {
         self.limit.and_then(|limit| usize::try_from(limit).ok())
     }
 }
 
-/// How many of the newest items a list shows.
+/// What a list of the newest items shows, and for how long.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct LatestLimit {
+pub(crate) struct LatestOptions {
     /// Show at most this many.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// Show changes as they happen, until interrupted.
+    #[arg(long, short)]
+    watch: bool,
 }
 
-impl LatestLimit {
-    pub(crate) fn get(self) -> Option<usize> {
-        usize::try_from(self.limit).ok()
+impl From<LatestOptions> for ListOptions {
+    fn from(LatestOptions { limit, watch }: LatestOptions) -> Self {
+        Self { limit: Some(limit), watch }
+    }
+}
+
+/// Whether a list that is always complete is shown once or for longer.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct WatchOption {
+    /// Show changes as they happen, until interrupted.
+    #[arg(long, short)]
+    watch: bool,
+}
+
+impl From<WatchOption> for ListOptions {
+    fn from(WatchOption { watch }: WatchOption) -> Self {
+        Self { limit: None, watch }
     }
 }

@@ -2,7 +2,7 @@
 
 use berth_api::Secrets as SecretsVersion;
 use berth_client::escape;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use crate::cmdutil::{CmdResult, Failure, RawJson, Session};
 
@@ -20,14 +20,14 @@ pub(crate) enum Secrets {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("value").required(true).args(["version", "none"]))]
 pub(crate) struct SetArgs {
     /// Name of the environment.
     env: String,
     /// Current version of its secrets.
-    #[arg(required_unless_present = "none")]
     version: Option<String>,
     /// Record that it has no secrets.
-    #[arg(long, conflicts_with = "version")]
+    #[arg(long)]
     none: bool,
     /// Tenant that the environment belongs to. Only secrets from before they had a tenant have none.
     #[arg(long, required_unless_present = "none")]

@@ -9,7 +9,7 @@ use berth_ledger::{Backend, Ledger, Options};
 use berth_server::TokenRecord;
 use clap::{Args, Subcommand};
 
-use super::resource::{NameArgs, Resource};
+use super::resource::{NameArgs, Resource, WatchOption};
 use crate::cmdutil::style::{BOLD, DIM, paint};
 use crate::cmdutil::{
     Cell, CmdResult, Column, Exit, Failure, Global, Output, RawJson, Tone, age, args, columns,
@@ -79,6 +79,8 @@ pub(crate) struct ListArgs {
     /// Include expired and revoked tokens.
     #[arg(long, short)]
     all: bool,
+    #[command(flatten)]
+    watch: WatchOption,
 }
 
 impl Resource for Token {
@@ -116,6 +118,10 @@ fn is_expired(token: &Token) -> bool {
     token.expires_at.is_some_and(|end| end <= now())
 }
 
+fn is_valid(token: &Token) -> bool {
+    !is_expired(token) && token.revoked_at.is_none()
+}
+
 fn expiry(token: &Token) -> Cell {
     match (token.revoked_at, token.expires_at) {
         (Some(at), _) => Cell::with_tone(format!("revoked {}", age(at)), Tone::Dim),
@@ -132,15 +138,17 @@ impl Tokens {
         match self {
             Self::Create(create) => create.run(global).await,
             Self::List(list) => {
-                let session = global.session()?;
-                let page = session.get_list(Token::PATH, &[], None).await?;
-                if session.out.is_data() {
-                    return session.out.data(&page);
-                }
-                let mut tokens: Vec<Token> = decode_all(&page.items)?;
-                tokens.retain(|one| list.all || !(is_expired(one) || one.revoked_at.is_some()));
-                session.print_list(&tokens, Token::EMPTY);
-                Ok(())
+                let session = &global.session()?;
+                let fetch = async || {
+                    let mut page = session.get_list(Token::PATH, &[], None).await?;
+                    if !list.all && !session.out.is_data() {
+                        let tokens: Vec<Token> = decode_all(&page.items)?;
+                        let mut tokens = tokens.iter();
+                        page.items.retain(|_| tokens.next().is_some_and(is_valid));
+                    }
+                    Ok(page)
+                };
+                session.print_or_watch::<Token>(list.watch.into(), fetch, Token::EMPTY).await
             }
             Self::Revoke(args) => {
                 global.session()?.delete_each::<Token>(&args.names, "revoked").await
@@ -167,11 +175,11 @@ impl CreateArgs {
     async fn run(self, global: &Global) -> CmdResult {
         let out = global.out();
         // What is printed to a file or a pipe is soon readable by others, or in a log.
-        let is_shown = self.show_token || out.is_data() || std::io::stdout().is_terminal();
+        let is_shown = self.show_token || std::io::stdout().is_terminal();
         if self.out.is_none() && !is_shown {
             let line = "standard output is not a terminal, so the secret is not printed to it";
             return Err(Failure::usage(line)
-                .accepted("--out FILE, which only you can read; --show-token, or -o json"));
+                .accepted("--out FILE, which only you can read, or --show-token"));
         }
         // Before the token exists, whose secret is not given again.
         let file = self.out.as_deref().map(|path| (path, create_private_file(path)));

@@ -3,9 +3,9 @@
 use berth_api::engine::Volume;
 use berth_api::{Attachment, MoveVolume, NewAttachment, NewVolume, VolumeMove, VolumeMoveState};
 use berth_client::escape;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
-use super::resource::{NameArg, NameArgs, Operation, Resource, deadline, path_of};
+use super::resource::{NameArg, NameArgs, Operation, Resource, WatchOption, deadline, path_of};
 use crate::cmdutil::{CmdResult, Column, RawJson, Session, age, api_name, args, columns};
 
 /// Manage local volumes.
@@ -16,7 +16,7 @@ use crate::cmdutil::{CmdResult, Column, RawJson, Session, age, api_name, args, c
 pub(crate) enum Volumes {
     /// List volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes list")]
-    List,
+    List(WatchOption),
     /// Show a volume.
     #[command(after_help = "Example:\n  berth volumes show data-1")]
     Show(NameArg<Volume>),
@@ -47,7 +47,7 @@ Examples:
 pub(crate) enum Attachments {
     /// List attachments.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth volumes attachments list")]
-    List,
+    List(WatchOption),
     /// Show an attachment.
     #[command(after_help = "Example:\n  berth volumes attachments show db --tenant acme")]
     Show(AttachmentArg),
@@ -77,11 +77,12 @@ pub(crate) struct SetArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("action").required(true).args(["to", "status", "cancel"]))]
 pub(crate) struct MoveArgs {
     /// Name of the volume.
     volume: String,
     /// Node to move it to.
-    #[arg(long, value_name = "NODE", required_unless_present_any = ["status", "cancel"])]
+    #[arg(long, value_name = "NODE")]
     to: Option<String>,
     /// Check whether it can be moved, and change nothing.
     #[arg(long, requires = "to")]
@@ -93,10 +94,10 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "DURATION", value_parser = args::duration, requires = "wait")]
     timeout: Option<u32>,
     /// Show the progress of the move.
-    #[arg(long, conflicts_with_all = ["to", "cancel"])]
+    #[arg(long)]
     status: bool,
     /// Cancel the move; the volume stays where it is.
-    #[arg(long, conflicts_with_all = ["to", "wait"])]
+    #[arg(long, conflicts_with = "wait")]
     cancel: bool,
 }
 
@@ -136,6 +137,7 @@ impl Resource for Volume {
 impl Resource for Attachment {
     const KIND: &'static str = "attachment";
     const PATH: &'static str = "/v1/attachments";
+    const LIST_COMMAND: &'static str = "berth volumes attachments list";
     const EMPTY: &'static str = "There are no attachments.";
     const COLUMNS: &'static [Column<Self>] = columns![set;
         "ATTACHMENT" => set.id.as_str(),
@@ -179,7 +181,7 @@ impl Operation for VolumeMove {
 impl Volumes {
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => session.list::<Volume>(&[], None).await,
+            Self::List(watch) => session.list::<Volume>(&[], watch).await,
             Self::Show(arg) => session.show::<Volume>(&arg.name).await,
             Self::Set(SetArgs { name, home, tenant }) => {
                 // The tenant stays unless another is given.
@@ -234,7 +236,7 @@ impl AttachmentArg {
 impl Attachments {
     async fn run(self, session: &Session) -> CmdResult {
         match self {
-            Self::List => session.list::<Attachment>(&[], None).await,
+            Self::List(watch) => session.list::<Attachment>(&[], watch).await,
             Self::Show(arg) => session.print::<Attachment>(&session.get(&arg.path(), &[]).await?),
             Self::Set(SetAttachmentArgs { name, volumes, tenant }) => {
                 session.put::<Attachment>(&name, &NewAttachment { tenant, volumes }).await

@@ -4,7 +4,7 @@ use berth_api::WhoAmI;
 use clap::Args;
 
 use crate::cmdutil::client_config::{self, ClientConfig};
-use crate::cmdutil::{CmdResult, DEFAULT_URL, Global, Session};
+use crate::cmdutil::{CmdResult, Global, Session};
 
 /// Show which server is used, and as whom.
 #[derive(Args, Debug)]
@@ -35,10 +35,10 @@ impl WhoAmIArgs {
             ]);
         })?;
         if self.save {
-            let config = global.client_config()?;
-            let url = Some(config.url.unwrap_or_else(|| DEFAULT_URL.to_owned()));
-            let ca_cert = config.ca_cert.map(|path| path.canonicalize().unwrap_or(path));
-            let path = client_config::save(&ClientConfig { url, ca_cert, token: config.token })?;
+            let server = global.server()?;
+            let url = Some(session.client.url().to_owned());
+            let ca_cert = server.ca_cert.map(|path| path.canonicalize().unwrap_or(path));
+            let path = client_config::save(&ClientConfig { url, ca_cert, token: server.token })?;
             out.note(format!("saved to {}", path.display()));
         }
         Ok(())

@@ -1,10 +1,14 @@
-//! The file that says which server to use by default. Only its owner can read it.
+//! Which server a command uses: by flags, then the environment, then a file that only its owner can
+//! read, then a default.
 
 use std::path::{Path, PathBuf};
 
+use berth_client::{Client, Connect, base_url};
 use serde::Deserialize;
 
+use super::data_error::from_value;
 use super::failure::{CmdResult, Failure};
+use super::file;
 use super::private::write_private_file;
 
 /// The content of the file.
@@ -17,6 +21,83 @@ pub(crate) struct ClientConfig {
     pub(crate) token: Option<String>,
     /// A PEM file of CA certificates to trust in addition to the system's.
     pub(crate) ca_cert: Option<PathBuf>,
+}
+
+/// The server that is used when none is configured.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+
+/// What flags and the environment say about the server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerFlags {
+    pub(crate) url: Option<String>,
+    pub(crate) token: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) ca_cert: Option<PathBuf>,
+}
+
+/// The server that a command uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerConfig {
+    pub(crate) url: String,
+    /// What configured the URL: `set by BERTH_URL`.
+    pub(crate) configured_by: String,
+    pub(crate) token: Option<String>,
+    pub(crate) ca_cert: Option<PathBuf>,
+}
+
+impl ServerFlags {
+    /// Adds what the file and the defaults say.
+    ///
+    /// # Errors
+    /// When the file or the token's file cannot be read.
+    pub(crate) fn resolve(&self) -> CmdResult<ServerConfig> {
+        let path = path();
+        let stored = path.as_deref().map_or_else(|| Ok(ClientConfig::default()), load_from)?;
+        // A stored token belongs to its server and is not sent to another.
+        let is_stored = |url: &str| stored.url.as_deref().and_then(base_url) == base_url(url);
+        let stored_applies = self.url.as_deref().is_none_or(is_stored);
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(file)) => Some(read_text(file)?.trim().to_owned()),
+            (None, None) => stored.token.filter(|_| stored_applies),
+        };
+        let (url, configured_by) = match (&self.url, stored.url, path) {
+            (Some(url), _, _) if is_variable("BERTH_URL", url) => {
+                (url.clone(), "set by BERTH_URL".to_owned())
+            }
+            (Some(url), _, _) => (url.clone(), "set by --url".to_owned()),
+            (None, Some(url), Some(path)) => (url, format!("set in {}", path.display())),
+            (None, ..) => (DEFAULT_URL.to_owned(), "the default".to_owned()),
+        };
+        let ca_cert = self.ca_cert.clone().or(stored.ca_cert);
+        Ok(ServerConfig { url, configured_by, token, ca_cert })
+    }
+}
+
+impl ServerConfig {
+    /// A client of this server.
+    ///
+    /// # Errors
+    /// When the URL, the token or a certificate cannot be used.
+    pub(crate) fn client(self, options: Connect) -> CmdResult<Client> {
+        let ca_pem = match &self.ca_cert {
+            Some(file) => Some(read_text(file)?.into_bytes()),
+            None => None,
+        };
+        let (url, configured_by, token) = (self.url, Some(self.configured_by), self.token);
+        Ok(Client::new(Connect { url, configured_by, token, ca_pem, ..options })?)
+    }
+}
+
+/// Whether a value is that of an environment variable.
+#[allow(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
+fn is_variable(name: &str, value: &str) -> bool {
+    std::env::var(name).is_ok_and(|set| set == value)
+}
+
+fn read_text(file: &Path) -> CmdResult<String> {
+    std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))
 }
 
 /// Where the file is: `$BERTH_CONFIG`, else `berth/client.toml` in the user's configuration
@@ -36,14 +117,6 @@ pub(crate) fn path() -> Option<PathBuf> {
 ///
 /// # Errors
 /// When it cannot be read or parsed.
-pub(crate) fn load() -> CmdResult<ClientConfig> {
-    path().map_or_else(|| Ok(ClientConfig::default()), |path| load_from(&path))
-}
-
-/// Reads a given file.
-///
-/// # Errors
-/// As [`load`].
 pub(crate) fn load_from(path: &Path) -> CmdResult<ClientConfig> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -54,9 +127,9 @@ pub(crate) fn load_from(path: &Path) -> CmdResult<ClientConfig> {
             return Err(Failure::usage(format!("cannot read {}: {error}", path.display())));
         }
     };
-    toml::from_str(&text).map_err(|error| {
-        let line = error.message().to_owned();
-        Failure::usage(format!("cannot parse {}: {line}", path.display()))
+    let value = file::toml(&text).and_then(from_value);
+    value.map_err(|what| {
+        Failure::usage(format!("cannot read {}: {what}", path.display()))
             .accepted("url, token and ca_cert, each a quoted string")
     })
 }
@@ -130,6 +203,12 @@ mod tests {
         let path = folder.path().join("client.toml");
         std::fs::write(&path, "ulr = \"x\"\n").unwrap();
         let text = load_from(&path).unwrap_err().text();
-        assert!(text.contains("ulr"), "{text}");
+        std::fs::write(&path, "\nurl = {a = 1}\n").unwrap();
+        let of_type = load_from(&path).unwrap_err().text();
+        assert!(of_type.contains("url is a map; accepted is a text"), "{of_type}");
+        std::fs::write(&path, "\nurl = = 1\n").unwrap();
+        let of_syntax = load_from(&path).unwrap_err().text();
+        assert!(of_syntax.contains("line 2"), "{of_syntax}");
+        assert!(text.contains("client.toml: ulr is unknown; did you mean url?"), "{text}");
     }
 }

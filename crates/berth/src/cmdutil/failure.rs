@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use berth_api::Problem;
 use berth_api::engine::filter::FILTERS;
-use berth_client::ClientError;
+use berth_client::{ClientError, ConnectionError};
 
 use super::output::{Output, style};
 use super::printable::printable;
@@ -40,6 +40,9 @@ Exit codes:
   5  not authenticated, or not allowed
   6  conflict: the current state does not allow it, or it changed in the meantime
   7  the server cannot be reached, or is unavailable";
+
+/// The label of hints that are also printed below a drawing.
+const NOTE: &str = "note";
 
 /// A command that failed.
 #[derive(Debug)]
@@ -105,6 +108,12 @@ impl Failure {
     /// Prints a drawing instead of the line.
     pub(crate) fn with_drawing(mut self, drawing: String) -> Self {
         self.drawing = Some(drawing);
+        self
+    }
+
+    /// Adds lines below the failure, also below a drawing.
+    pub(crate) fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.hints.extend(notes.into_iter().map(|note| (NOTE, note)));
         self
     }
 
@@ -176,12 +185,12 @@ impl Failure {
 
     /// The text for people, on standard error.
     pub(crate) fn text(&self) -> String {
-        if let Some(drawing) = &self.drawing {
-            return drawing.clone();
-        }
-        let mut text =
-            format!("{}error:{} {}", style::BAD, style::BAD.render_reset(), self.message);
-        for (label, hint) in &self.hints {
+        let mut text = match &self.drawing {
+            Some(drawing) => drawing.clone(),
+            None => format!("{}error:{} {}", style::BAD, style::BAD.render_reset(), self.message),
+        };
+        let is_drawn = self.drawing.is_some();
+        for (label, hint) in self.hints.iter().filter(|(label, _)| !is_drawn || *label == NOTE) {
             let _ = write!(text, "\n  {}{label}:{} {hint}", style::DIM, style::DIM.render_reset());
         }
         text
@@ -232,28 +241,77 @@ fn exit_of(problem: &Problem) -> Exit {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let exit = match &error {
-            ClientError::Problem { .. } => Exit::Failed,
+        Self::from(&error)
+    }
+}
+
+impl From<&ClientError> for Failure {
+    fn from(error: &ClientError) -> Self {
+        let exit = match error {
             ClientError::Url { .. } | ClientError::Token | ClientError::Certificate(_) => {
                 Exit::Usage
             }
             ClientError::Unreachable { .. } | ClientError::Transport(_) => Exit::Unreachable,
             ClientError::Status { status: 401 | 403, .. } => Exit::Denied,
             ClientError::Status { status: 502..=504, .. } => Exit::Unreachable,
-            ClientError::Status { .. } | ClientError::Setup(_) | ClientError::Unreadable(_) => {
-                Exit::Failed
-            }
+            ClientError::Problem { .. }
+            | ClientError::Status { .. }
+            | ClientError::Setup(_)
+            | ClientError::Unreadable(_) => Exit::Failed,
         };
+        let failure = Self::new(exit, chain(error));
         match error {
-            ClientError::Problem { problem, .. } => Self::from_problem(*problem),
-            // The causes below it are about sockets, and do not help here.
-            ClientError::Unreachable { url, .. } => {
-                Self::new(exit, format!("no server answers at {url}"))
-                    .remedy("start one with: berth up; or set another with --url or BERTH_URL")
+            ClientError::Problem { problem, .. } => Self::from_problem((**problem).clone()),
+            ClientError::Unreachable { url, cause, .. } => {
+                failure.remedy(connection_remedy(cause, url))
             }
-            error => Self::new(exit, chain(&error)),
+            ClientError::Url { .. } => failure.accepted("one such as http://127.0.0.1:7070"),
+            ClientError::Status { .. } => {
+                failure.remedy("check that the URL is that of a Berth server, not of a proxy")
+            }
+            _ => failure,
         }
     }
+}
+
+/// What to do about a server that was not reached.
+fn connection_remedy(cause: &ConnectionError, url: &str) -> String {
+    let with_scheme = |scheme: &str| {
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        format!("use {scheme}://{rest}")
+    };
+    let text = match cause {
+        ConnectionError::Refused => {
+            "start a server with: berth up; or name another with --url or BERTH_URL"
+        }
+        ConnectionError::UnknownHost(_) => "check the host in the URL, and this machine's DNS",
+        ConnectionError::NoRoute(_) => "check the network between this machine and the server",
+        ConnectionError::ConnectTimeout(_) => {
+            "check host and port, and whether a firewall is in between"
+        }
+        ConnectionError::ResponseTimeout(_) => {
+            "look at the server's log; berth status says whether it is ready"
+        }
+        ConnectionError::UnknownAuthority | ConnectionError::BadCertificate(_) => {
+            "trust its authority with --ca-cert FILE or BERTH_CA_CERT; a server with --tls self has \
+             it in tls/ca.pem of its data directory"
+        }
+        ConnectionError::Expired => {
+            "renew the certificate on the server, and compare the clocks of both machines"
+        }
+        ConnectionError::NotYetValid => "compare the clocks of both machines",
+        ConnectionError::WrongName(_) => {
+            "use a name that the certificate has, or add this one on the server with --tls-host"
+        }
+        ConnectionError::ClientCertificate(_) => {
+            "an agent gives its certificate with --client-cert and --client-key"
+        }
+        ConnectionError::NotTls => return with_scheme("http"),
+        ConnectionError::NotHttp => return with_scheme("https"),
+        ConnectionError::Closed => "try again; if the port is one for TLS, use https:// in the URL",
+        _ => "check the URL and the network between this machine and the server",
+    };
+    text.to_owned()
 }
 
 /// An error and its causes on one line.
@@ -302,7 +360,7 @@ mod tests {
     fn problem(status: u16, code: &str) -> Problem {
         let (kind, title) = (format!("/problems/{code}"), String::new());
         let (code, detail) = (code.to_owned(), "memory is 0".to_owned());
-        let (fields, refusals) = (Vec::new(), Vec::new());
+        let (fields, refusals, fixes) = (Vec::new(), Vec::new(), Vec::new());
         let (remedy, explanation, retry, trace) = (None, None, None, None);
         Problem {
             kind,
@@ -313,6 +371,8 @@ mod tests {
             remedy,
             fields,
             refusals,
+            hints: Vec::new(),
+            fixes,
             explanation,
             retry,
             trace,

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::amount_fields::{resolve_instance_units, resolve_node_units};
+use super::data_error::from_value;
 use super::failure::{CmdResult, Failure};
 
 /// A request in a file: a whole one, or one instance.
@@ -58,7 +59,7 @@ pub(crate) fn text(path: &Path) -> CmdResult<String> {
 pub(crate) fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => json(text),
-        Some("toml") => toml(text),
+        Some("toml") => toml(text).map(|value| vec![value]),
         Some("yaml" | "yml") => yaml(text),
         _ => {
             let is_structured = |values: &Vec<Value>| {
@@ -67,7 +68,10 @@ pub(crate) fn values(path: &Path, text: &str) -> Result<Vec<Value>, String> {
             // Most TOML is not YAML; where it is, YAML takes it for one long text.
             match yaml(text) {
                 Ok(values) if is_structured(&values) => Ok(values),
-                wrong => toml(text).map_err(|error| wrong.err().unwrap_or(error)),
+                wrong => {
+                    let value = toml(text).map_err(|error| wrong.err().unwrap_or(error))?;
+                    Ok(vec![value])
+                }
             }
         }
     }
@@ -82,12 +86,13 @@ fn yaml(text: &str) -> Result<Vec<Value>, String> {
     serde_saphyr::from_multiple(text).map_err(|error| error.to_string())
 }
 
-fn toml(text: &str) -> Result<Vec<Value>, String> {
+/// The document in a text of TOML; an error names its line.
+pub(super) fn toml(text: &str) -> Result<Value, String> {
     // The first line of a TOML error says only where it is.
-    ::toml::from_str(text).map(|value| vec![value]).map_err(|error| {
+    ::toml::from_str(text).map_err(|error| {
         let what = error.message().to_owned();
         match error.span().and_then(|span| text.get(..span.start)) {
-            Some(before) => format!("line {}: {what}", before.lines().count().max(1)),
+            Some(before) => format!("line {}: {what}", before.matches('\n').count() + 1),
             None => what,
         }
     })
@@ -113,7 +118,7 @@ fn value(path: &Path) -> CmdResult<Value> {
 }
 
 fn convert<T: DeserializeOwned>(path: &Path, value: Value, what: &str) -> CmdResult<T> {
-    serde_json::from_value(value)
+    from_value(value)
         .map_err(|error| Failure::usage(format!("{} is not {what}: {error}", path.display())))
 }
 

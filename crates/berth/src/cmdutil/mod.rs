@@ -5,6 +5,7 @@
 mod amount_fields;
 pub(crate) mod args;
 pub(crate) mod client_config;
+mod data_error;
 mod document;
 mod failure;
 pub(crate) mod file;
@@ -17,14 +18,15 @@ mod table;
 mod text;
 
 pub(crate) use amount_fields::{resolve_instance_units, resolve_node_units};
+pub(crate) use data_error::from_value;
 pub(crate) use failure::{CmdResult, EXIT_CODES, Exit, Failure, chain};
-pub(crate) use output::{Format, Output, confirm, style};
+pub(crate) use output::{Format, NonInteractive, Output, confirm, style};
 pub(crate) use private::{create_private_dir, create_private_file, write_private_file};
 pub(crate) use session::{
-    DEFAULT_URL, Global, Query, RawJson, Session, concurrently, decode, decode_all, partition,
-    query_params,
+    Global, Query, RawJson, Session, concurrently, decode, decode_all, partition, query_params,
 };
-pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs};
+pub(crate) use suggest::closest;
+pub(crate) use table::{Cell, Column, Table, Tone, columns, pairs, shorten};
 pub(crate) use text::{
     age, amounts, api_name, claim_state, cpu_usage, dash, key_values, node_state, now, or_dash,
     plural, ticket_state, timestamp, trait_flag, usage, workload_state,

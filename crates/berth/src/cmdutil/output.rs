@@ -74,6 +74,8 @@ pub(crate) struct Output {
     pub(crate) format: Format,
     /// Print names only, and no progress.
     pub(crate) quiet: bool,
+    /// Print tables as wide as they are.
+    pub(crate) no_trunc: bool,
 }
 
 impl Output {
@@ -136,8 +138,23 @@ impl Output {
         } else if table.is_empty() {
             self.note(when_empty);
         } else {
-            self.line(table.text());
+            self.line(self.text_of(table));
         }
+    }
+
+    /// A table as text that fits the terminal. Elsewhere nothing is cut off.
+    pub(crate) fn text_of(&self, table: &Table) -> String {
+        table.text(self.width())
+    }
+
+    /// The width that lines should not exceed.
+    pub(crate) fn width(&self) -> Option<usize> {
+        if self.no_trunc || self.is_wide() || !std::io::stdout().is_terminal() {
+            return None;
+        }
+        let (columns, _) = crossterm::terminal::size().ok()?;
+        // A terminal that does not know its size says zero.
+        (columns > 0).then_some(usize::from(columns))
     }
 
     /// Prints names and values below each other.
@@ -221,12 +238,30 @@ impl Progress {
     }
 }
 
-/// Asks for confirmation on a terminal. Without a terminal there is no answer, and `--yes` is implied.
-pub(crate) fn confirm(question: &str) -> CmdResult {
+/// What a change does where nobody can be asked for confirmation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NonInteractive {
+    /// It was given by name, and is made.
+    Proceed,
+    /// It was selected by a rule, and needs `--yes`.
+    Refuse,
+}
+
+/// Asks on a terminal whether an action shall be carried out.
+pub(crate) fn confirm(action: &str, non_interactive: NonInteractive) -> CmdResult {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Ok(());
+        return match non_interactive {
+            NonInteractive::Proceed => Ok(()),
+            NonInteractive::Refuse => {
+                let line = format!(
+                    "this would {action}; nothing was changed, because there is no terminal to \
+                     ask for confirmation"
+                );
+                Err(Failure::usage(line).accepted("--yes to do it without confirmation"))
+            }
+        };
     }
-    anstream::eprint!("{} [y/N] ", printable(question));
+    anstream::eprint!("{}? [y/N] ", printable(action));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {

@@ -72,7 +72,9 @@ fn color_length(text: &str) -> Option<usize> {
     let codes = text.strip_prefix("\u{1b}[")?;
     let end = codes.find('m')?;
     let codes = &codes[..end];
-    let mut codes = codes.split(';').map(|code| code.parse::<u8>().ok());
+    // No code at all means plain.
+    let number = |code: &str| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() };
+    let mut codes = codes.split(';').map(number);
     while let Some(code) = codes.next() {
         let is_own = match code? {
             // Plain, bold, dim, neither; a color, but not black, which would hide the text.
@@ -99,6 +101,7 @@ mod tests {
         {
             let text = style::paint(style, "web");
             assert_eq!(printable(&text), text);
+            assert_eq!(printable("\u{1b}[mweb"), "\u{1b}[mweb");
         }
         let table = [
             ("plain\n\ttext", "plain\n\ttext"),
@@ -124,7 +127,7 @@ mod tests {
         let mut table = Table::new(&["NAME"]);
         let name = "web\u{1b}[2K\nfake  active";
         table.row([super::super::table::Cell::with_tone(name, Tone::Good)]);
-        let text = table.text();
+        let text = table.text(None);
         assert_eq!(printable(&text), text, "tables use own colors only");
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert_eq!(plain, "NAME\nweb\\u{1b}[2K\\nfake  active");

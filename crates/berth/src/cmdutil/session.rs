@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use berth_api::Page;
 use berth_api::engine::InstanceId;
-use berth_api::{Node, Page};
 use berth_client::{Client, Connect};
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -11,12 +11,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use super::client_config::{self, ClientConfig};
+use super::client_config::{ServerConfig, ServerFlags};
 use super::failure::{CmdResult, Exit, Failure};
 use super::output::{Format, Output};
-
-/// The server that is used when none is configured.
-pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+use super::text::plural;
 
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug, Default)]
@@ -40,6 +38,9 @@ pub(crate) struct Global {
     /// Print names and ids only, and no progress.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+    /// Do not shorten tables to the width of the terminal.
+    #[arg(long, global = true)]
+    pub(crate) no_trunc: bool,
     /// Disable colors, like the environment variable NO_COLOR.
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
@@ -48,42 +49,20 @@ pub(crate) struct Global {
 impl Global {
     /// How results are printed.
     pub(crate) fn out(&self) -> Output {
-        Output { format: self.output, quiet: self.quiet }
+        Output { format: self.output, quiet: self.quiet, no_trunc: self.no_trunc }
     }
 
-    /// How to reach the server: from flags, then the environment, then the file.
-    pub(crate) fn client_config(&self) -> CmdResult<ClientConfig> {
-        let stored = client_config::load()?;
-        let token = match (&self.token, &self.token_file) {
-            (Some(token), _) => Some(token.clone()),
-            (None, Some(file)) => Some(read(file)?.trim().to_owned()),
-            // A stored token belongs to its server and is not sent to another.
-            (None, None) if self.url.is_none() || self.url == stored.url => stored.token,
-            (None, None) => None,
-        };
-        Ok(ClientConfig {
-            url: self.url.clone().or(stored.url),
-            token,
-            ca_cert: self.ca_cert.clone().or(stored.ca_cert),
-        })
+    /// The server: from flags, then the environment, then the file.
+    pub(crate) fn server(&self) -> CmdResult<ServerConfig> {
+        let Self { url, token, token_file, ca_cert, .. } = self.clone();
+        ServerFlags { url, token, token_file, ca_cert }.resolve()
     }
 
     /// A client of the server.
     pub(crate) fn session(&self) -> CmdResult<Session> {
-        let ClientConfig { url, token, ca_cert } = self.client_config()?;
-        let url = url.unwrap_or_else(|| DEFAULT_URL.to_owned());
-        let ca_pem = match ca_cert {
-            Some(file) => Some(read(&file)?.into_bytes()),
-            None => None,
-        };
-        let client = Client::new(Connect { url, token, ca_pem, ..Connect::default() })?;
+        let client = self.server()?.client(Connect::default())?;
         Ok(Session { client, out: self.out() })
     }
-}
-
-fn read(file: &PathBuf) -> CmdResult<String> {
-    std::fs::read_to_string(file)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))
 }
 
 /// A connection to one server.
@@ -145,16 +124,6 @@ impl Session {
         }
     }
 
-    /// Adds the closest existing name to a failure about a node that does not exist.
-    pub(crate) async fn suggest_node(&self, failure: Failure, name: &str) -> Failure {
-        // A caller that may not list nodes gets the failure as it is.
-        let Some(nodes) = self.existing::<Node>(&failure, "/v1/nodes").await else {
-            return failure;
-        };
-        let known = nodes.iter().map(|node| node.facts.id.as_str());
-        failure.did_you_mean(name, known, "list nodes with: berth nodes list")
-    }
-
     /// All items of a list, to find the name that was meant; none unless nothing was found.
     pub(crate) async fn existing<T: DeserializeOwned>(
         &self,
@@ -176,32 +145,46 @@ impl Session {
         struct NamedInstance {
             instance: InstanceId,
             name: Option<String>,
+            tenant: String,
         }
         let page = self.get_list("/v1/instances", &[], None).await?;
         let all: Vec<NamedInstance> = decode_all(&page.items)?;
         let prefix = text.to_ascii_lowercase();
-        let matches: Vec<InstanceId> = all
+        let matches: Vec<&NamedInstance> = all
             .iter()
             .filter(|one| {
                 let has_prefix = text.len() >= 4 && one.instance.to_string().starts_with(&prefix);
                 has_prefix || one.name.as_deref() == Some(text)
             })
-            .map(|one| one.instance)
             .collect();
+        let describe = |one: &&NamedInstance| match &one.name {
+            Some(name) => format!("{} ({name} of {})", one.instance, one.tenant),
+            None => format!("{} (of {})", one.instance, one.tenant),
+        };
         match matches[..] {
-            [id] => Ok(id),
+            [one] => Ok(one.instance),
             [] => {
                 let names = all.iter().filter_map(|one| one.name.as_deref());
                 Err(Failure::new(Exit::NotFound, format!("instance {text:?} not found"))
                     .did_you_mean(text, names, "list names and ids with: berth instances list"))
             }
-            _ => {
-                let ids: Vec<String> = matches.iter().map(ToString::to_string).collect();
-                Err(Failure::usage(format!("{text:?} matches {} instances", matches.len()))
-                    .accepted(format!("one of {}", ids.join(", "))))
-            }
+            _ => Err(ambiguous(text, "instance", matches.iter().map(describe))),
         }
     }
+}
+
+/// Most candidates that a failure lists.
+const LISTED: usize = 10;
+
+/// The failure of a text that several resources match.
+fn ambiguous(text: &str, kind: &str, matches: impl ExactSizeIterator<Item = String>) -> Failure {
+    let count = matches.len();
+    let mut lines: Vec<String> = matches.take(LISTED).collect();
+    if count > LISTED {
+        lines.push(format!("and {} more", count - LISTED));
+    }
+    Failure::usage(format!("{text:?} matches {}", plural(count, kind)))
+        .accepted(format!("one of\n    {}", lines.join("\n    ")))
 }
 
 /// Runs the same request for many items, some at a time, and returns the results in order.

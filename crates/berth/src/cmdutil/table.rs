@@ -2,6 +2,8 @@
 
 use comfy_table::{Attribute, CellAlignment, Color, ContentArrangement, TableStyle};
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use super::output::style;
 use super::printable::one_line;
 use super::text::dash;
@@ -146,6 +148,33 @@ impl Table {
         }
     }
 
+    /// A table of items with all columns, also those without values.
+    pub(crate) fn of_all<'a, T: 'a>(
+        items: impl IntoIterator<Item = &'a T>,
+        wide: bool,
+        columns: &[Column<T>],
+    ) -> Self {
+        let shown = || columns.iter().filter(|column| wide || !column.title.starts_with('+'));
+        let header = shown().map(|column| column.title.trim_start_matches(['+', '?']).to_owned());
+        let row = |item| shown().map(|column| (column.cell)(item)).collect();
+        Self { header: header.collect(), rows: items.into_iter().map(row).collect() }
+    }
+
+    /// What each row says, without times that pass by themselves.
+    pub(crate) fn states(&self) -> impl Iterator<Item = String> {
+        let is_age =
+            |text: &str| text == "now" || text.ends_with(" ago") || text.starts_with("in ");
+        self.rows.iter().map(move |row| {
+            let cells = row.iter().map(|cell| cell.text.as_str()).filter(|text| !is_age(text));
+            cells.collect::<Vec<_>>().join("\t")
+        })
+    }
+
+    /// The texts of all cells, row by row.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &str> {
+        self.rows.iter().flatten().map(|cell| cell.text.as_str())
+    }
+
     /// Adds a column.
     pub(crate) fn column(&mut self, name: &str) {
         self.header.push(name.to_owned());
@@ -166,29 +195,95 @@ impl Table {
         self.rows.iter().filter_map(|row| row.first()).map(|cell| cell.text.as_str())
     }
 
-    /// The table as text, with colors and without trailing spaces.
-    pub(crate) fn text(&self) -> String {
+    /// The table as text, with colors and without trailing spaces. With a width, long texts are cut
+    /// off so that lines are not longer, as far as that is possible.
+    pub(crate) fn text(&self, width: Option<usize>) -> String {
+        let fitted = width.and_then(|width| self.fitted(width));
+        let Self { header, rows } = fitted.as_ref().unwrap_or(self);
         let mut table = comfy_table::Table::new();
         table.load_style(TableStyle::new());
         table.set_content_arrangement(ContentArrangement::Disabled);
         // The stream removes colors where they are not wanted.
         table.enforce_styling();
-        let titles = self.header.iter().map(|name| name.trim_start_matches('>'));
+        let titles = header.iter().map(|name| name.trim_start_matches('>'));
         table.set_header(
             titles.map(|name| comfy_table::Cell::new(name).add_attribute(Attribute::Dim)),
         );
-        for row in &self.rows {
+        for row in rows {
             table.add_row(row.iter().map(to_styled_cell));
         }
         for (index, name) in self.header.iter().enumerate() {
             let Some(column) = table.column_mut(index) else { continue };
-            column.set_padding((0, 2));
+            column.set_padding((0, GAP));
             if name.starts_with('>') {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
         table.lines().map(|line| trim_styled_end(&line)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// The spaces between two columns.
+const GAP: u16 = 2;
+
+/// The least width that is left of a column that is cut off.
+const NARROWEST: usize = 4;
+
+impl Table {
+    /// The same table with its widest columns cut off; none if it fits as it is.
+    fn fitted(&self, width: usize) -> Option<Self> {
+        let mut widths = vec![0; self.header.len()];
+        for (index, title) in self.header.iter().enumerate() {
+            let cells = self.rows.iter().filter_map(|row| row.get(index));
+            let widest = cells.map(|cell| display_width(&cell.text)).max().unwrap_or(0);
+            widths[index] = widest.max(display_width(title.trim_start_matches('>')));
+        }
+        let gaps = usize::from(GAP) * widths.len().saturating_sub(1);
+        let mut excess = (widths.iter().sum::<usize>() + gaps).checked_sub(width)?;
+        while excess > 0 {
+            // The first column names the item and is the last to be cut.
+            let widest = |range: std::ops::Range<usize>| {
+                let can_shrink = range.filter(|&index| widths[index] > NARROWEST);
+                can_shrink.max_by_key(|&index| widths[index])
+            };
+            let Some(index) = widest(1..widths.len()).or_else(|| widest(0..1)) else { break };
+            widths[index] -= 1;
+            excess -= 1;
+        }
+        let cut = |row: &Vec<Cell>| {
+            let cells = row.iter().zip(&widths);
+            cells.map(|(cell, &width)| Cell { text: shorten(&cell.text, width), ..*cell }).collect()
+        };
+        let titles = self.header.iter().zip(&widths).map(|(name, &width)| {
+            let title = name.trim_start_matches('>');
+            let mark = &name[..name.len() - title.len()];
+            format!("{mark}{}", shorten(title, width))
+        });
+        Some(Self { header: titles.collect(), rows: self.rows.iter().map(cut).collect() })
+    }
+}
+
+fn display_width(text: &str) -> usize {
+    UnicodeWidthStr::width(text)
+}
+
+/// A text of at most this width; what is cut off becomes an ellipsis.
+pub(crate) fn shorten(text: &str, width: usize) -> String {
+    if display_width(text) <= width {
+        return text.to_owned();
+    }
+    let mut left = width.saturating_sub(1);
+    let mut shown = String::new();
+    for character in text.chars() {
+        let wide = UnicodeWidthChar::width(character).unwrap_or(0);
+        if wide > left {
+            break;
+        }
+        left -= wide;
+        shown.push(character);
+    }
+    shown.push('…');
+    shown
 }
 
 /// A line without trailing spaces, also where its end is styled.
@@ -237,12 +332,40 @@ mod tests {
         let mut table = Table::new(&["NODE", ">CPU", "STATE"]);
         table.row(["a".into(), "1.5".into(), Cell::with_tone("active", Tone::Good)]);
         table.row(["longer-name".into(), "128".into(), "lost".into()]);
-        let text = anstream::adapter::strip_str(&table.text()).to_string();
+        let text = anstream::adapter::strip_str(&table.text(None)).to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             ["NODE         CPU  STATE", "a            1.5  active", "longer-name  128  lost"]
         );
+    }
+
+    #[test]
+    fn a_table_fits_its_width_and_keeps_the_first_column_whole() {
+        let mut table = Table::new(&["NODE", "TRAITS", ">CPU"]);
+        table.row(["node-000012".into(), "ssd avx512 sgx confidential".into(), "128".into()]);
+        table.row(["node-000013".into(), "ssd".into(), "4".into()]);
+        let text = |width| anstream::adapter::strip_str(&table.text(width)).to_string();
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            lines(&text(Some(30))),
+            [
+                "NODE         TRAITS        CPU",
+                "node-000012  ssd avx512 …  128",
+                "node-000013  ssd             4"
+            ]
+        );
+        assert_eq!(text(Some(80)), text(None));
+        assert!(!text(None).contains('…'));
+        // Columns stay readable even where that does not fit.
+        assert!(text(Some(5)).contains("nod…"), "{}", text(Some(5)));
+    }
+
+    #[test]
+    fn wide_characters_count_twice() {
+        assert_eq!(shorten("日本語のノード", 7), "日本語…");
+        assert_eq!(shorten("abc", 3), "abc");
+        assert_eq!(shorten("abcd", 3), "ab…");
     }
 
     #[test]

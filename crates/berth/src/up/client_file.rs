@@ -28,7 +28,7 @@ pub(crate) fn load(path: &Path) -> Option<ClientConfig> {
 
 /// Whether a configuration is about this server.
 pub(crate) fn is_about(config: &ClientConfig, url: &str) -> bool {
-    config.url.as_deref().is_some_and(|known| known.trim_end_matches('/') == url)
+    config.url.as_deref().and_then(berth_client::base_url).as_deref() == Some(url)
 }
 
 /// Saves a configuration in the user's file, or in the data directory if that is about another server.

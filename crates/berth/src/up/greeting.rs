@@ -45,11 +45,11 @@ fn lines(
             "  agents    {program} {agent} --data-dir {data_dir} creates a certificate"
         ));
     }
-    lines.extend(sign_in_lines(resources, sign_in, program));
     let prefix = match &sign_in.file {
         Some(file) => format!("BERTH_CONFIG={} {program}", shell(file)),
         None => program.to_owned(),
     };
+    lines.extend(sign_in_lines(resources, sign_in, &prefix));
     lines.push(String::new());
     lines.push("Try next, in another shell:".to_owned());
     for command in commands(demo.is_some()) {
@@ -98,7 +98,17 @@ fn sign_in_lines(resources: &ServerResources, sign_in: &SignIn, program: &str) -
                 "            because your own file is about {other}, and was not changed"
             ));
         }
-        None if sign_in.ready => lines.push("  commands  are signed in already".to_owned()),
+        None if sign_in.ready => {
+            lines.push("  commands  are signed in already".to_owned());
+            if let (false, Some(file)) = (resources.no_sign_in, &sign_in.signed_in_by) {
+                lines.push(format!(
+                    "  sign-in   in the browser, with the token in {}",
+                    file.display()
+                ));
+                let command = "tokens create --role viewer --name browser";
+                lines.push(format!("            or one that only reads: {program} {command}"));
+            }
+        }
         None => {
             let database = shell(Path::new(&resources.database()));
             lines.push(

@@ -83,6 +83,7 @@ impl Up {
         let (own, others) = (server.addresses(), wire.addresses());
         let resources = ServerResources::new(&loaded.config, self.demo.is_some(), &own, &others)?;
         let state = resources.start(&loaded.config).await?;
+        open::warn_about_durability(&state.control).await;
         let mut policy_file = loaded.config.policy_file.clone().map(PolicyFile::new);
         if let Some(file) = &mut policy_file {
             file.check_file(&state.control, true).await;
@@ -115,12 +116,18 @@ impl Up {
             own: resources.own.clone(),
             tls: resources.tls.clone(),
             policy_file,
+            last_error: None,
         };
         let reloading = tokio::spawn(reloader.run(hangup));
         // Fails only without a service manager.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 
-        let why = signals.next().await;
+        let ended = state.control.thread_ended().clone();
+        let why = tokio::select! {
+            why = signals.next() => why,
+            // Without it nothing can be decided; the service manager starts the server again.
+            () = ended.cancelled() => "a shared thread ended",
+        };
         reloading.abort();
         let _ = reloading.await;
         stop::stop(why, &mut signals, &steps, &state.control, serving, &current).await;
@@ -129,6 +136,7 @@ impl Up {
         }
         close(state.control).await;
         drop(resources);
+        anyhow::ensure!(!ended.is_cancelled(), "a shared thread ended; the log says which and why");
         Ok(())
     }
 }

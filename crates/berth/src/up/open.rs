@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
-use berth_control::PlacerOptions;
-use berth_control::{ControlOptions, StartError};
+use berth_control::{ControlOptions, ControlPlane, PlacerOptions, StartError};
 use berth_engine::Policy;
 use berth_ledger::{Backend, LedgerError};
 use berth_server::AppState;
@@ -29,6 +28,21 @@ pub(super) struct ServerResources {
     pub(super) own: Option<OwnAuthority>,
     pub(super) no_sign_in: bool,
     _lock: Option<Lock>,
+}
+
+/// Logs settings of the database under which a failover loses acknowledged placements. A server starts
+/// all the same: whether that matters is the operator's decision.
+pub(super) async fn warn_about_durability(control: &ControlPlane) {
+    match control.read(|ledger| ledger.durability_warnings()).await {
+        Ok(warnings) => {
+            for warning in warnings {
+                tracing::warn!(remedy = warning.remedy(), "{warning}");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = %error.detail(), "failed to check the durability of the database");
+        }
+    }
 }
 
 /// The server's own certificate authority, and the host names of its certificate.

@@ -39,6 +39,9 @@ pub(super) struct Reloader {
     pub(super) own: Option<OwnAuthority>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) policy_file: Option<PolicyFile>,
+    /// What was wrong at the last reload. Any change in a watched directory causes another one, which
+    /// must not log the same again.
+    pub(super) last_error: Option<String>,
 }
 
 impl Reloader {
@@ -114,25 +117,29 @@ impl Reloader {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
     }
 
-    fn reload(&self, started: &LoadedConfig, by_signal: bool) {
-        if let Some(tls) = &self.tls {
-            match tls.reload() {
-                Ok(true) => tracing::info!("certificates reloaded"),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::error!(
-                        error = chain(&error),
-                        "failed to reload certificates; keeping the old ones"
-                    );
-                }
-            }
+    fn reload(&mut self, started: &LoadedConfig, by_signal: bool) {
+        let mut errors = Vec::new();
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(true)) => tracing::info!("certificates reloaded"),
+            Some(Ok(false)) | None => {}
+            Some(Err(error)) => errors.push(format!(
+                "failed to reload certificates; keeping the old ones: {}",
+                chain(&error)
+            )),
         }
         match self.flags.load() {
             Ok(loaded) => self.apply(loaded, started, by_signal),
             Err(error) => {
-                tracing::error!("invalid configuration; keeping the old one: {error:#}");
+                errors.push(format!("invalid configuration; keeping the old one: {error:#}"));
             }
         }
+        let error = (!errors.is_empty()).then(|| errors.join("; "));
+        if let Some(text) = &error
+            && (by_signal || error != self.last_error)
+        {
+            tracing::error!("{text}");
+        }
+        self.last_error = error;
     }
 
     fn apply(&self, loaded: LoadedConfig, started: &LoadedConfig, by_signal: bool) {

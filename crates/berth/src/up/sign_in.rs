@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use berth_api::{NewToken, Role};
-use berth_control::clock::now;
 use berth_server::{AccessControl, AppState, TokenRecord};
 
 use super::client_file::{self, SavedConfig};
@@ -21,6 +20,8 @@ pub(super) struct SignIn {
     pub(super) ready: bool,
     /// The client configuration, if commands do not find it by themselves.
     pub(super) file: Option<PathBuf>,
+    /// An existing client configuration that has a valid token.
+    pub(super) signed_in_by: Option<PathBuf>,
 }
 
 /// Creates the first token, and saves it for the commands on this machine.
@@ -37,7 +38,9 @@ pub(super) async fn set_up(
     let mut places = user.iter().chain([&in_data_dir]);
     let works = |path: &&PathBuf| {
         client_file::load(path).is_some_and(|config| {
-            let by = |token: &str| state.access.tokens.caller(token, None, now()).is_some();
+            let by = |token: &str| {
+                state.access.tokens.caller(token, None, state.access.clock.now()).is_some()
+            };
             let allowed = config.token.as_deref().map_or(resources.no_sign_in, by);
             client_file::is_about(&config, &url) && allowed
         })
@@ -45,7 +48,8 @@ pub(super) async fn set_up(
     let found = places.find(works).cloned();
     if let (Some(found), None) = (&found, &token) {
         let file = explicit_path(found, user.as_deref());
-        return Ok(SignIn { token: None, saved: None, ready: true, file });
+        let signed_in_by = Some(found.clone());
+        return Ok(SignIn { token: None, saved: None, ready: true, file, signed_in_by });
     }
     if token.is_none() && demo && !resources.no_sign_in {
         // A demonstration must not require a search for its token.
@@ -54,7 +58,7 @@ pub(super) async fn set_up(
         token = Some(tokio::task::spawn_blocking(create).await??);
     }
     if token.is_none() && !resources.no_sign_in {
-        return Ok(SignIn { token, saved: None, ready: false, file: None });
+        return Ok(SignIn { token, saved: None, ready: false, file: None, signed_in_by: None });
     }
     let ca_cert = resources.own.as_ref().map(|own| own.authority.ca_cert());
     let config = ClientConfig { url: Some(url.clone()), token: token.clone(), ca_cert };
@@ -62,14 +66,14 @@ pub(super) async fn set_up(
         Ok(saved) => saved,
         Err(error) => {
             tracing::warn!(%error, "failed to write the client configuration");
-            return Ok(SignIn { token, saved: None, ready: false, file: None });
+            return Ok(SignIn { token, saved: None, ready: false, file: None, signed_in_by: None });
         }
     };
     let (SavedConfig::UserFile(path)
     | SavedConfig::Replaced(path, _)
     | SavedConfig::DataDir { path, .. }) = &saved;
     let file = explicit_path(path, user.as_deref());
-    Ok(SignIn { token, saved: Some(saved), ready: true, file })
+    Ok(SignIn { token, saved: Some(saved), ready: true, file, signed_in_by: None })
 }
 
 /// The file, unless commands find it by themselves.
@@ -83,7 +87,7 @@ pub(super) fn token_of_this_process(access: &AccessControl) -> anyhow::Result<St
     let name = "simulated fleet".to_owned();
     let role = Role::Admin;
     let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
-    let (record, secret) = TokenRecord::make(&new, now())?;
+    let (record, secret) = TokenRecord::make(&new, access.clock.now())?;
     access.tokens.put_local(record);
     Ok(secret)
 }

@@ -59,7 +59,7 @@ async fn what_runs_under_an_old_fence_is_stopped_before_the_new_one_starts() {
     let (instance, old) = fixture.place(Some(id)).await;
     fixture.is_active(instance, old).await;
     let pid = fixture.pid(instance).unwrap();
-    // Somebody answers for it being gone, wrongly, and it is placed anew.
+    // Somebody answers for it being gone, wrongly, and it is placed again.
     let release = ReleaseClaim { confirmed: true, ..ReleaseClaim::default() };
     fixture.client.release(instance, &release).await.unwrap();
     let (_, new) = fixture.place(Some(id)).await;

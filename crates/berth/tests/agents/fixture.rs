@@ -90,7 +90,7 @@ impl Fixture {
 
     /// A way to the server that can be cut.
     pub(crate) async fn detour(&self) -> Detour {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", berth_pgtemp::free_port())).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut detour = Detour { address, server: self.address, relaying: None };
         detour.open_on(listener);
@@ -305,7 +305,7 @@ impl Detour {
 
 /// Waits for something, generously.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     while !holds().await {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -99,7 +99,7 @@ const WAIT: &str = r#"way="../../../$BERTH_MIGRATION"; touch "$way.ready"
     while ! test -e "$way.go"; do sleep 0.05; done; rm "$way.go" "$way.ready"; exec sleep 300"#;
 
 /// Waits until somebody is ready, ends the instance here and gives the word. The target hears of the
-/// migration when it next speaks; whoever does not wait for it sends into the void.
+/// migration when it next speaks; an agent that does not wait for it sends into the void.
 const HAND_OVER: &str = r#"way="../../../$BERTH_MIGRATION"
     while ! test -e "$way.ready"; do sleep 0.05; done
     kill -KILL "-$BERTH_PID"; touch "$way.go""#;

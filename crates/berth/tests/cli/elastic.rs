@@ -9,7 +9,7 @@ fn with_elastic() -> (Server, String) {
     let server = Server::start();
     for node in ["a", "b"] {
         server.said(&[
-            "nodes", "register", node, "--cpu", "2", "--memory", "32GiB", "--disk", "100GiB",
+            "nodes", "register", node, "--cpu", "4", "--memory", "32GiB", "--disk", "100GiB",
         ]);
     }
     server.said(&[

@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod elastic;
+mod names;
+mod overview;
+mod preempt;
 mod reasons;
 mod rebalance;
 mod refusals;
+mod terminal;
 mod workloads;
 
 use std::io::{BufRead as _, BufReader};
@@ -267,8 +271,13 @@ fn tokens_are_made_bound_and_revoked_and_one_can_be_made_without_a_server() {
     let server = Server::start().with_nodes();
     let create = ["token", "create", "--role", "tenant", "--tenant", "acme", "-q"];
     // Output that is no terminal gets no secret unless that is what is wanted.
-    let refused = server.fails(2, &create);
-    assert!(refused.contains("--out") && refused.contains("--show-token"), "{refused}");
+    for format in [&[][..], &["-o", "json"], &["-o", "yaml"]] {
+        let refused = server.fails(2, &[&create[..], format].concat());
+        assert!(refused.contains("--out") && refused.contains("--show-token"), "{refused}");
+    }
+    let bound = |token: &Value| token["tenants"][0] == "acme";
+    let tokens = server.json(&["token", "list"])["items"].clone();
+    assert!(!tokens.as_array().unwrap().iter().any(bound), "none was made: {tokens}");
     let secret = server.said(&[&create[..], &["--show-token"]].concat());
     let tenant = ["--token", secret.trim()];
     let who = server.json(&[&["whoami"][..], &tenant].concat());
@@ -305,8 +314,10 @@ fn what_needs_no_server_needs_none() {
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };
-    assert!(said(&["completions", "bash"]).contains("_berth"));
-    assert!(said(&["completions", "fish"]).contains("complete -c berth"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]);
+        assert!(script.contains("berth") && script.contains("BERTH_COMPLETE"), "{script}");
+    }
     assert!(said(&["man"]).contains(".TH"));
     let pages = folder.path().join("man");
     said(&["man", "--out", pages.to_str().unwrap()]);

@@ -56,6 +56,25 @@ fn an_instance_and_a_decision_of_the_past_say_why() {
 }
 
 #[test]
+fn what_a_request_asks_for_in_vain_is_noted() {
+    let server = Server::start().with_nodes();
+    let path = server.folder.path().join("plain.toml");
+    std::fs::write(&path, "name = \"plain\"\n[scores]\nmemory-pack = 1\n").unwrap();
+    server.said(&["policies", "put", path.to_str().unwrap(), "--activate"]);
+    let said = |flags: &[&str]| {
+        let place = ["place", "--memory", "1GiB", "--trait", "hdd", "--tenant", "acme"];
+        let output = server.run(&[&place[..], flags].concat());
+        format!("{}{}", text(&output.stdout), text(&output.stderr))
+    };
+    let ignored = "prefer has no effect: policy plain gives preferred-place no weight";
+    assert!(said(&["--prefer-zone", "z1"]).contains(ignored));
+    assert!(said(&["--prefer-zone", "z1", "--cpu", "500"]).contains(ignored), "a refusal too");
+    let grows = said(&["--cpu", "1", "--min", "1,1GiB", "--max", "64,1GiB"]);
+    assert!(grows.contains("it may grow to 64 CPU and its host has 8 CPU"), "{grows}");
+    assert!(!said(&[]).contains("no effect"));
+}
+
+#[test]
 fn every_refusal_has_one_exit_code_and_names_its_own() {
     let server = Server::start().with_nodes();
     server.said(&["pools", "set", "vlan", "10-10"]);

@@ -1,14 +1,20 @@
 //! Commands that a refusal prints are run as they are printed.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use crate::{Server, berth, text};
 
 /// The commands that a refusal of this request prints, without the one that waits.
 fn printed(server: &Server, words: &[&str]) -> Vec<String> {
-    let said = server.fails(3, words);
+    let output = server.run(words);
+    let said = text(&output.stderr);
+    // A pool that is not there is an error of its own.
+    let expected = if said.contains("unknown_pool") { 6 } else { 3 };
+    assert_eq!(output.status.code(), Some(expected), "{said}");
     let lines = said.lines().map(str::trim);
-    let is_command = |line: &&str| line.starts_with("berth ") || line.starts_with("for node in ");
+    let starts = ["berth ", "for node in ", "printf "];
+    let is_command = |line: &&str| starts.iter().any(|start| line.starts_with(start));
     let commands: Vec<String> = lines
         .filter(is_command)
         .filter(|line| !line.contains("--wait"))
@@ -49,26 +55,35 @@ fn nearly_full() -> Server {
 /// Pastes every command of a dry run's refusal: those that place are dry runs again, and after one
 /// that changes the fleet the request is granted as it was asked.
 fn every_command_works(words: &[&str]) -> Vec<String> {
-    let server = nearly_full();
+    every_command_works_on(nearly_full, words)
+}
+
+fn every_command_works_on(stage: fn() -> Server, words: &[&str]) -> Vec<String> {
+    let server = stage();
     let commands = printed(&server, words);
     let (place, fleet): (Vec<_>, Vec<_>) =
-        commands.iter().cloned().partition(|line| line.starts_with("berth place"));
+        commands.iter().cloned().partition(|line| is_placement(line));
     for line in &place {
         assert!(line.contains("--dry-run"), "{line}");
         paste(&server, line);
     }
     for (number, line) in fleet.iter().enumerate() {
         // The fleet as it was for each of them.
-        let server = nearly_full();
+        let server = stage();
         let line = &printed(&server, words)
             .into_iter()
-            .filter(|line| !line.starts_with("berth place"))
+            .filter(|line| !is_placement(line))
             .nth(number)
             .unwrap_or_else(|| line.clone());
         paste(&server, line);
         server.said(words);
     }
     commands
+}
+
+/// Whether a command places something, by flags or with the whole request in it.
+fn is_placement(line: &str) -> bool {
+    line.starts_with("berth place") || line.starts_with("printf ")
 }
 
 fn words(flags: &str) -> Vec<&str> {
@@ -110,4 +125,149 @@ fn the_command_for_several_nodes_adds_all_of_them() {
     let words = words("--memory 1GiB --trait hdd --count 4 --tag role=db --affinity role!=db");
     let commands = every_command_works(&words);
     assert!(commands.iter().any(|line| line.starts_with("for node in new-node")), "{commands:#?}");
+}
+
+/// A tenant that uses half of its quota, and pools: one with a single value, one with several, and one
+/// of another tenant.
+fn limited() -> Server {
+    let server = Server::start().with_nodes();
+    for name in ["one", "two"] {
+        let place =
+            ["place", "--cpu", "1", "--memory", "2GiB", "--trait", "ssd", "--tenant", "acme"];
+        server.said(&[&place[..], &["--name", name]].concat());
+    }
+    server.said(&["quotas", "set", "acme", "--memory", "8GiB", "--instances", "5", "--cpu", "64"]);
+    server.said(&["pools", "set", "vlan", "10-10"]);
+    server.said(&["pools", "set", "vlan-2", "20-29"]);
+    server.said(&["pools", "set", "vlan-3", "30-39", "--tenant", "rival"]);
+    server
+}
+
+#[test]
+fn commands_against_a_quota_work_as_printed() {
+    let words = words("--cpu 1 --memory 2GiB --trait ssd --count 4");
+    let commands = every_command_works_on(limited, &words);
+    let quota = "berth quotas set acme --cpu 64 --memory 12GiB --instances 6";
+    assert!(commands.iter().any(|line| line == quota), "{commands:#?}");
+    for part in ["--count 2", "claims release"] {
+        assert!(commands.iter().any(|line| line.contains(part)), "{part} in {commands:#?}");
+    }
+}
+
+#[test]
+fn a_smaller_size_is_printed_where_the_quota_leaves_one() {
+    let words = words("--cpu 1 --memory 6GiB --trait ssd");
+    let commands = every_command_works_on(limited, &words);
+    let smaller = |line: &String| line.starts_with("berth place") && line.contains("--memory 4GiB");
+    assert!(commands.iter().any(smaller), "{commands:#?}");
+}
+
+#[test]
+fn commands_against_a_pool_work_as_printed() {
+    let flags = "--cpu 1 --memory 1GiB --trait ssd --count 2 --pool";
+    let exhausted = format!("{flags} vlan");
+    let commands = every_command_works_on(limited, &words(&exhausted));
+    for part in
+        ["--count 1", "--pool vlan-2", "berth pools set vlan 10-11 --quarantine 600s --open"]
+    {
+        assert!(commands.iter().any(|line| line.contains(part)), "{part} in {commands:#?}");
+    }
+    assert!(commands.iter().any(|line| !line.contains("pool")), "without one: {commands:#?}");
+    let of_another = format!("{flags} vlan-3");
+    let commands = every_command_works_on(limited, &words(&of_another));
+    let opened = "berth pools set vlan-3 30-39 --quarantine 600s --open";
+    assert!(commands.iter().any(|line| line == opened), "{commands:#?}");
+}
+
+/// A node that alone has an ssd, and a fact that keeps it out.
+fn kept_out(fact: &str) -> Server {
+    let server = Server::start().with_nodes();
+    server.said(&["nodes", "set", "node-1", fact]);
+    server
+}
+
+#[test]
+fn commands_for_a_node_that_an_operator_keeps_out_work_as_printed() {
+    let words = words("--cpu 1 --memory 1GiB --trait ssd");
+    let headnode = every_command_works_on(|| kept_out("headnode=true"), &words);
+    let reserved = every_command_works_on(|| kept_out("reserved=true"), &words);
+    for (commands, fact) in [(headnode, "headnode"), (reserved, "reserved")] {
+        let expected = format!("berth nodes set node-1 {fact}=false");
+        assert!(commands.contains(&expected), "{commands:#?}");
+    }
+}
+
+#[test]
+fn what_needs_work_on_a_host_is_said_and_has_no_command() {
+    let words = words("--cpu 1 --memory 1GiB --trait ssd");
+    for fact in ["kvm=false", "overlay_loss_ppm=900000"] {
+        let said = kept_out(fact).fails(3, &words);
+        assert!(said.contains("work on the host of node-1: "), "{said}");
+        assert!(!said.contains("nodes explain"), "{said}");
+    }
+    every_command_works_on(|| kept_out("kvm=false"), &words);
+}
+
+/// A node that is full of small instances with names.
+fn crowded() -> Server {
+    let server = Server::start().with_nodes();
+    let place = ["place", "--memory", "448MiB", "--disk", "1GiB", "--trait", "ssd"];
+    let crowd = ["--count", "60", "--tenant", "acme", "--name", "small"];
+    server.said(&[&place[..], &crowd].concat());
+    server
+}
+
+#[test]
+fn the_command_that_releases_many_instances_names_all_of_them() {
+    let words = words("--cpu 1 --memory 28GiB --trait ssd");
+    let commands = every_command_works_on(crowded, &words);
+    let release = commands.iter().find(|line| line.starts_with("berth claims release"));
+    let released = release.unwrap().split(' ').count() - 3;
+    assert!(released > 40, "{released}: {commands:#?}");
+    let said = crowded().fails(3, &words);
+    let named = said.lines().find(|line| line.contains("release ")).unwrap();
+    assert!(named.contains("(small-") && named.contains(" more)"), "{named}");
+}
+
+/// Pastes every command of the refusal of a request in a file.
+fn every_command_of_file_works(name: &str, body: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, body).unwrap();
+    let line = format!("-f {}", path.display());
+    every_command_works(&words(&line))
+}
+
+#[test]
+fn commands_for_a_file_work_as_printed_where_flags_cannot_change_it() {
+    let one = "resources: {cpu_milli: 1000, memory_mib: 1024}\ntraits: {gpu: true}\n";
+    let commands = every_command_of_file_works("one.yaml", one);
+    let whole = |line: &&String| line.starts_with("printf ") && !line.contains("gpu");
+    assert!(commands.iter().any(|line| whole(&line)), "{commands:#?}");
+
+    let several = r#"{"instances": [
+        {"name": "web", "resources": {"memory_mib": 1024}, "traits": {"hdd": true}, "count": 2},
+        {"name": "it's big", "resources": {"memory_mib": 40960}, "traits": {"hdd": true}}
+    ]}"#;
+    let commands = every_command_of_file_works("several.json", several);
+    let smaller = |line: &&String| line.starts_with("printf ") && !line.contains("40960");
+    assert!(commands.iter().any(|line| smaller(&line)), "{commands:#?}");
+}
+
+#[test]
+fn commands_for_a_request_that_was_piped_in_have_the_request_in_them() {
+    let server = nearly_full();
+    let wanted = r#"{"resources": {"memory_mib": 24576}, "traits": {"hdd": true}}"#;
+    let mut place = berth(server.folder.path());
+    place.env("BERTH_URL", &server.url).args(words("-f -")).stdin(Stdio::piped());
+    let mut process = place.stderr(Stdio::piped()).spawn().unwrap();
+    process.stdin.take().unwrap().write_all(wanted.as_bytes()).unwrap();
+    let said = text(&process.wait_with_output().unwrap().stderr);
+    let lines = said.lines().map(str::trim);
+    let placements: Vec<&str> = lines.filter(|line| line.contains("berth place")).collect();
+    assert!(!placements.is_empty(), "{said}");
+    for line in placements {
+        assert!(line.contains("printf %s "), "{line}");
+        paste(&server, line);
+    }
 }

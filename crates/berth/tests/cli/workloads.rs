@@ -101,7 +101,7 @@ fn a_file_with_one_wrong_workload_stores_none() {
         ("200000", "{memory: 1GiB}", "replicas is 200000"),
         ("2", "{memory: 2 apples}", "template.resources.memory"),
         ("2", "{memory: 1GiB, colour: red}", "template.resources.colour"),
-        ("many", "{memory: 1GiB}", "replicas: invalid type"),
+        ("many", "{memory: 1GiB}", "replicas is \"many\"; accepted is a whole number"),
     ] {
         let file = with(replicas, resources);
         let said = server.fails(2, &[&apply[..], &[file.as_str()]].concat());

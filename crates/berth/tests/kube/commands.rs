@@ -28,7 +28,7 @@ pub(crate) fn as_installed(part: &str, replaced: &[(&str, &str)]) -> Vec<String>
     arguments
 }
 
-/// Whoever was refused something had too few rights.
+/// A part that was refused something had too few rights.
 pub(crate) fn assert_rights_sufficed(fake: &FakeApi) {
     let refused: Vec<_> = fake.audit().into_iter().filter(|it| it.code == 403).collect();
     assert!(refused.is_empty(), "{refused:#?}");
@@ -43,7 +43,7 @@ pub(crate) async fn until_ready(running: &Running) {
 }
 
 pub(crate) fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    SocketAddr::from(([127, 0, 0, 1], berth_pgtemp::free_port()))
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ impl Stage {
         command
     }
 
-    /// Runs a command to its end: its exit code, what it printed, and what it said beside.
+    /// Runs a command to its end: its exit code, what it printed, and what it printed on stderr.
     pub(crate) async fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = self.berth(arguments);
         // The imitation answers from this runtime, so it must not be held up.
@@ -183,7 +183,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Asks for a page: its status and text; none when nobody answers.
 pub(crate) async fn page(url: &str) -> Option<(u16, String)> {
-    // Whoever comes first sets it for the process.
+    // The first one sets it for the process.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let answer = reqwest::get(url).await.ok()?;
     let status = answer.status().as_u16();

@@ -160,7 +160,7 @@ async fn clients_that_send_a_byte_at_a_time_are_cut_off_and_hold_nobody_up() {
     server.stop();
 }
 
-/// Streams that this process may open, beside what it has open already.
+/// Streams that this process may open, in addition to those it has open already.
 fn streams() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(10_000, |limit| usize::try_from(limit).unwrap()).saturating_sub(500).min(10_000)

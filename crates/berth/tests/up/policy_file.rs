@@ -1,4 +1,4 @@
-//! A policy that is kept in a file beside the server, and the inside of that server.
+//! A policy that is kept in a file next to the server, and the inside of that server.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

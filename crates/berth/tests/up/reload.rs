@@ -23,6 +23,15 @@ async fn what_can_change_does_what_cannot_is_named_and_a_broken_file_changes_not
 
     std::fs::write(&file, "[telemetry]\nopen_metrics = maybe\n").unwrap();
     server.wait_for_log("invalid configuration; keeping the old one");
+    // Another file changes, and then a third one, which is what says that both were seen.
+    std::fs::write(file.with_file_name("unrelated"), "1").unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    server.signal("-HUP");
+    let count = || server.log().matches("invalid configuration").count();
+    while count() < 2 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(count(), 2, "once for the file, once for the signal:\n{}", server.log());
     std::fs::write(&file, "[telemetry]\nopen_metrics = \"maybe\"\n").unwrap();
     server.wait_for_log("line 2: telemetry.open_metrics is \"maybe\"; accepted is true or false");
     assert_eq!(status(&metrics).await, 200);

@@ -28,6 +28,11 @@ async fn the_first_start_makes_a_token_and_commands_work_at_once() {
     let again = crate::harness::Running::start(again, home.path());
     assert_eq!(again.told("token "), None);
     assert_eq!(again.told("commands "), Some("are signed in already"));
+    // A browser is not: it is told which token to use, and how to make another.
+    let in_file = format!("in the browser, with the token in {}", home.client_file().display());
+    assert_eq!(again.told("sign-in "), Some(in_file.as_str()));
+    let hint = "tokens create --role viewer --name browser";
+    assert!(again.said.iter().any(|line| line.ends_with(hint)), "{:?}", again.said);
 
     // Another server leaves the file alone, and says so.
     let other = home.up(&["--data-dir", home.path().join("other").to_str().unwrap()]);
@@ -52,6 +57,24 @@ fn a_second_server_on_the_same_data_is_refused_and_a_killed_one_leaves_no_lock()
     first.signal("-KILL");
     first.wait();
     home.up(&["--data-dir", data.to_str().unwrap()]).stop();
+}
+
+#[test]
+fn a_second_server_is_refused_under_any_name_of_the_database() {
+    let home = Home::new();
+    let [data, linked, other] = ["data", "linked", "other"].map(|name| home.path().join(name));
+    let first = home.up(&["--data-dir", data.to_str().unwrap()]);
+    std::os::unix::fs::symlink(&data, &linked).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    std::fs::hard_link(data.join("berth.db"), other.join("berth.db")).unwrap();
+    let table = [(linked, "is in use by another server (process "), (other, "has 2 hard links")];
+    for (folder, expected) in table {
+        let folder = folder.to_str().unwrap();
+        let (code, said) = home.refused(&["up", "--listen", "127.0.0.1:0", "--data-dir", folder]);
+        assert!(said.contains(expected), "{said}");
+        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    }
+    first.stop();
 }
 
 #[test]

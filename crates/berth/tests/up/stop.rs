@@ -1,4 +1,4 @@
-//! Stopping: whoever asked gets an answer, and what was answered stays.
+//! Stopping: every caller that asked gets an answer, and what was answered stays.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ async fn every_request_in_flight_is_answered_and_what_was_answered_is_kept() {
     }
     server.signal("-TERM");
     server.wait_for_log("stopping");
-    // It goes on serving, and clients connect anew all the time.
+    // It goes on serving, and clients connect again all the time.
     let before = granted.load(Ordering::Relaxed);
     while granted.load(Ordering::Relaxed) < before + 20 {
         tokio::time::sleep(Duration::from_millis(10)).await;

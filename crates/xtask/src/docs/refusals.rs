@@ -15,7 +15,7 @@ struct Code {
 }
 
 /// A plan met a change: the server plans again, so a client sees these only when that did not help.
-const CONFLICTS: [Code; 7] = [
+const CONFLICTS: [Code; 12] = [
     Code {
         code: "unknown_node",
         means: "the node of a plan is not registered, or no longer",
@@ -30,6 +30,26 @@ const CONFLICTS: [Code; 7] = [
         code: "rules_changed",
         means: "a claim with a hard rule about others landed on the node since the plan was made",
         remedy: "ask again",
+    },
+    Code {
+        code: "policy_changed",
+        means: "another policy was put in force since the plan was made",
+        remedy: "ask again",
+    },
+    Code {
+        code: "secrets_changed",
+        means: "the secrets of the environment were changed or removed since the plan was made",
+        remedy: "ask again",
+    },
+    Code {
+        code: "workload_changed",
+        means: "the workload was changed or removed since the plan was made",
+        remedy: "ask again",
+    },
+    Code {
+        code: "too_few_running",
+        means: "stopping the member would leave fewer of its workload running than must run",
+        remedy: "wait until others run, then ask again",
     },
     Code {
         code: "unknown_group",
@@ -51,14 +71,24 @@ const CONFLICTS: [Code; 7] = [
         means: "another instance sits in that slot",
         remedy: "release that instance, or choose another slot",
     },
+    Code {
+        code: "victim_changed",
+        means: "an instance that was to be preempted has stopped, moved or started to leave since",
+        remedy: "ask for a new preemption proposal, and apply that one",
+    },
 ];
 
 /// Planning again would not help.
-const LIMITS: [Code; 5] = [
+const LIMITS: [Code; 7] = [
     Code {
         code: "quota_exceeded",
         means: "the tenant would use more than its quota allows",
         remedy: "ask for less, release instances, or raise the quota",
+    },
+    Code {
+        code: "tenant_removing",
+        means: "the tenant is being removed with all it holds",
+        remedy: "wait until its removal has ended, or use another tenant",
     },
     Code {
         code: "pool_exhausted",
@@ -69,6 +99,11 @@ const LIMITS: [Code; 5] = [
         code: "unknown_pool",
         means: "the pool does not exist",
         remedy: "create the pool, or leave it out",
+    },
+    Code {
+        code: "volume_moving",
+        means: "the last copy of the volume is being made, so that no instance may use it",
+        remedy: "wait until the volume has moved, or cancel the move",
     },
     Code {
         code: "request_id_reused",

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::MigrationState;
 use berth_engine::elastic::{Permit, Size};
 use berth_engine::{Elastic, InstanceId, NodeId};
-use berth_ledger::{ClaimKey, Role};
+use berth_ledger::{ClaimKey, ClaimState, Role};
 
 use super::{CheckContext, CheckReport, Invariant};
+use crate::adoption::is_adoption;
 use crate::debug::dump::ClaimDump;
 
 type ClaimsByKey<'a> = BTreeMap<ClaimKey, &'a ClaimDump>;
@@ -74,7 +75,8 @@ fn outside(permit: &Permit, min: Size, max: Size, subject: &str, report: &mut Ch
     }
 }
 
-/// A second claim of an instance belongs to a migration, or was found there.
+/// A second claim of an instance belongs to a migration, was found there, or is a place that it has left
+/// and that its agent has to confirm.
 fn second_claims(context: &CheckContext<'_>, report: &mut CheckReport) {
     let records = context.dump.migrations.iter().map(|it| &it.record);
     let targets: BTreeSet<(InstanceId, &NodeId)> =
@@ -86,14 +88,15 @@ fn second_claims(context: &CheckContext<'_>, report: &mut CheckReport) {
         let known = match claim.role {
             Role::Primary => continue,
             Role::MigrationTarget => {
-                let adopted = format!("adopt-{}-{}", claim.instance, claim.node);
-                targets.contains(&place) || claim.request_id == adopted
+                targets.contains(&place) || is_adoption(claim.instance, &claim.request_id)
             }
-            Role::MigrationSource => sources.contains(&place),
+            Role::MigrationSource => {
+                sources.contains(&place) || claim.state == ClaimState::Releasing
+            }
         };
         if !known {
             let (subject, found) = (format!("claim {}", claim.key()), format!("on {}", claim.node));
-            let expected = "of a migration there, or found there by its agent";
+            let expected = "of a migration there, found there by its agent, or left and releasing";
             report.must(Invariant::MigrationRecord, &subject, "it", found, expected);
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use berth_ledger::Role;
+
 use super::{CheckContext, CheckReport, Invariant};
 use crate::debug::dump::TenantUseDump;
 
@@ -36,7 +38,8 @@ fn groups(context: &CheckContext<'_>, report: &mut CheckReport) {
 
 fn tenants(context: &CheckContext<'_>, report: &mut CheckReport) {
     let mut sums: BTreeMap<&str, TenantUseDump> = BTreeMap::new();
-    for claim in &context.dump.claims {
+    // An instance counts once, however many places it has while it moves.
+    for claim in context.dump.claims.iter().filter(|claim| claim.role == Role::Primary) {
         let sum = sums.entry(&claim.tenant).or_default();
         sum.cpu_milli += i64::from(claim.charged.cpu_milli);
         sum.memory_mib += i64::from(claim.charged.memory_mib);

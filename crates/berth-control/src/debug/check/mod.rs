@@ -4,7 +4,9 @@
 
 mod claims;
 mod counts;
+mod holdings;
 mod nodes;
+mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,6 +61,20 @@ pub enum Invariant {
     GroupCounts,
     /// A tenant's counters are the sum of its claims.
     QuotaUsed,
+    /// A slot that a claim has is taken: it has a row.
+    SlotTaken,
+    /// A slot's row names a claim that has the slot.
+    SlotHolder,
+    /// A slot has one claim, and while it is handed over those that had it before.
+    SlotHandover,
+    /// A value of a pool is in use by the claim that holds it, and by no other.
+    PoolValues,
+    /// A ticket is stored under its id, and names what was placed if it was granted.
+    TicketRecord,
+    /// A node that is being emptied has a record of it, and no other has.
+    DrainRecord,
+    /// A volume that moves is there, and lives on the node that it leaves or on the one it goes to.
+    VolumeMoveRecord,
 }
 
 impl Invariant {
@@ -86,11 +102,18 @@ impl Invariant {
             Self::VolumeAttached => "volume_attached",
             Self::GroupCounts => "group_counts",
             Self::QuotaUsed => "quota_used",
+            Self::SlotTaken => "slot_taken",
+            Self::SlotHolder => "slot_holder",
+            Self::SlotHandover => "slot_handover",
+            Self::PoolValues => "pool_values",
+            Self::TicketRecord => "ticket_record",
+            Self::DrainRecord => "drain_record",
+            Self::VolumeMoveRecord => "volume_move_record",
         }
     }
 
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 27] = [
         Self::PolicyReadable,
         Self::NodeUsed,
         Self::CatalogueUsed,
@@ -111,6 +134,13 @@ impl Invariant {
         Self::VolumeAttached,
         Self::GroupCounts,
         Self::QuotaUsed,
+        Self::SlotTaken,
+        Self::SlotHolder,
+        Self::SlotHandover,
+        Self::PoolValues,
+        Self::TicketRecord,
+        Self::DrainRecord,
+        Self::VolumeMoveRecord,
     ];
 }
 
@@ -198,6 +228,8 @@ pub fn check(dump: &Dump) -> CheckReport {
     }
     claims::check(&context, &mut report);
     counts::check(&context, &mut report);
+    holdings::check(dump, &mut report);
+    records::check(dump, &mut report);
     report
 }
 

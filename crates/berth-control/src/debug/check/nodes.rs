@@ -7,6 +7,7 @@ use berth_engine::{Amounts, Limits, NodeFacts, OtherUsage, Room, Used};
 use berth_ledger::Role;
 
 use super::{CheckContext, CheckReport, Invariant};
+use crate::adoption::is_adoption;
 use crate::debug::dump::{ClaimDump, NodeDump};
 
 pub(super) fn check(context: &CheckContext<'_>, node: &NodeDump, report: &mut CheckReport) {
@@ -242,9 +243,7 @@ fn within(
 }
 
 fn reason(node: &NodeDump, claims: &[&ClaimDump], of: &ResourceAccount) -> Option<String> {
-    let is_adopted = |claim: &&&ClaimDump| {
-        claim.request_id == format!("adopt-{}-{}", claim.instance, claim.node)
-    };
+    let is_adopted = |claim: &&&ClaimDump| is_adoption(claim.instance, &claim.request_id);
     let adopted = claims.iter().filter(is_adopted).count();
     if adopted > 0 {
         return Some(format!("{adopted} of its instances were found there, and count as they are"));

@@ -1,20 +1,24 @@
 //! Plans what a drain does next: which instances are restarted elsewhere now, and which are stopped
 //! because the deadline has passed.
 //!
-//! Members of workloads are not planned here: their workload's reconciler replaces them. Instances
-//! with volumes wait until their volumes were moved.
+//! Members of workloads are not planned here: their workload's reconciler replaces them. Those that their
+//! tenant creates are, as many at a time as may be missing. Instances with volumes wait until their volumes
+//! were moved.
 
-use berth_engine::NodeId;
+use std::sync::Arc;
+
+use berth_engine::workload::HostState;
+use berth_engine::{NodeId, NodeState};
 use berth_ledger::{ClaimKey, ClaimState, Role};
 use jiff::Timestamp;
 
-use super::Drains;
 use super::status::{is_draining, is_kept_by_workload};
-use crate::catalog::{CatalogState, ClaimEntry};
+use crate::catalog::{CatalogState, ClaimEntry, NodeEntry};
 use crate::moves::evacuee::Evacuee;
 use crate::moves::migration::Migrations;
 use crate::moves::plan::{MovePlan, MoveStep};
 use crate::state::drains::RefusedMove;
+use crate::workloads::{CallerMembers, HostContext, StopPermit};
 
 /// Most restarts in one plan: what is restarted is down for as long as it takes to start.
 const MAX_RESTARTS: usize = 16;
@@ -28,6 +32,8 @@ pub(super) struct DrainPlan {
     pub(super) ended: Vec<(NodeId, i64)>,
     /// Instances that are restarted elsewhere or stopped.
     pub(super) moves: MovePlan,
+    /// Places on lost nodes that instances have left.
+    pub(super) abandoned: Vec<Arc<ClaimEntry>>,
 }
 
 /// What becomes of an instance on a draining node.
@@ -51,12 +57,13 @@ fn decide(refused: Option<&RefusedMove>, is_late: bool, room: u64, now: Timestam
 /// node any more.
 pub(super) fn plan(
     catalog: &CatalogState,
-    drains: &Drains,
+    hosts: HostContext<'_>,
     migrations: &Migrations,
     room: u64,
-    now: Timestamp,
 ) -> DrainPlan {
-    let mut plan = DrainPlan::default();
+    let (drains, now) = (hosts.drains, hosts.now);
+    let abandoned = abandoned_places(catalog, hosts, migrations);
+    let mut plan = DrainPlan { abandoned, ..DrainPlan::default() };
     for node in drains.nodes() {
         let has_ended = !catalog.nodes.get(&node).is_some_and(is_draining);
         if let Some(stored) = drains.get(&node).filter(|_| has_ended) {
@@ -79,7 +86,7 @@ pub(super) fn plan(
             }
             let refused = drains.refused.get(evacuee.id(), claim.fence);
             match decide(refused.as_deref(), is_late, room, now) {
-                Decision::Restart => restarts.push((refused.map(|it| it.at), evacuee)),
+                Decision::Restart => restarts.push((refused.map(|it| it.at), is_late, evacuee)),
                 Decision::Stop => {
                     let code =
                         refused.map(|refused| refused.refusal.code.clone()).unwrap_or_default();
@@ -96,11 +103,38 @@ pub(super) fn plan(
     });
     // Instances that were never tried come first, then those that have waited longest, so that one
     // that fits nowhere does not keep the others waiting.
-    restarts.sort_by_key(|(refused_at, evacuee)| (*refused_at, evacuee.id()));
-    let restarts = restarts.into_iter().take(MAX_RESTARTS);
-    steps.extend(restarts.map(|(_, evacuee)| MoveStep::restart(evacuee, "its node is draining")));
+    restarts.sort_by_key(|(refused_at, _, evacuee)| (*refused_at, evacuee.id()));
+    let mut members = CallerMembers::new(catalog, hosts);
+    let restarts = restarts.into_iter().filter_map(|(_, is_late, evacuee)| {
+        let guard = match members.permit_stop(&evacuee.claim) {
+            // By now it goes whatever else runs.
+            _ if is_late => None,
+            StopPermit::Free => None,
+            StopPermit::Guarded(guard) => Some(guard),
+            StopPermit::Wait => return None,
+        };
+        Some(MoveStep::restart(evacuee, guard, "its node is draining"))
+    });
+    steps.extend(restarts.take(MAX_RESTARTS));
     plan.moves = MovePlan::new(steps, None);
     plan
+}
+
+/// Places that instances have left for others on nodes that are lost for so long that nothing can run
+/// there. Those of migrations are released with their migration.
+fn abandoned_places(
+    catalog: &CatalogState,
+    hosts: HostContext<'_>,
+    migrations: &Migrations,
+) -> Vec<Arc<ClaimEntry>> {
+    let may_be_lost = |entry: &&NodeEntry| {
+        matches!(entry.facts.state, NodeState::Draining | NodeState::Lost)
+            && hosts.host(entry) == HostState::Lost
+    };
+    let claims = catalog.nodes.values().filter(may_be_lost).flat_map(|entry| &entry.claims);
+    let left = claims.filter(|key| key.role == Role::MigrationSource);
+    let left = left.filter(|key| migrations.open_of(key.instance).is_none());
+    left.filter_map(|key| catalog.claims.get(key).cloned()).collect()
 }
 
 /// Whether a claim is moved by the drain itself.

@@ -7,18 +7,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_ledger::LedgerError;
+use berth_ledger::{LedgerError, Op, Release, Text};
 use tokio::sync::watch;
 
 use super::planner::plan;
 use super::start::{DrainRequest, remove, write};
 use crate::caller::Caller;
+use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
 use crate::error::ControlResult;
 use crate::loop_runner::BackgroundLoop;
 use crate::moves::executor::{self, StepOutcome};
 use crate::moves::plan::{MoveAction, MoveStep};
 use crate::state::drains::RefusedMove;
+use crate::workloads::HostContext;
 
 /// Who moves instances, in the audit log.
 const ACTOR: &str = "drain";
@@ -55,7 +57,7 @@ impl BackgroundLoop for DrainReconciler {
 async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> ControlResult<()> {
     let plan = {
         let catalog = control.catalog.read();
-        plan(&catalog, &control.moves.drains, &control.moves.migrations, room, control.now())
+        plan(&catalog, HostContext::of(control), &control.moves.migrations, room)
     };
     for node in &plan.undocumented {
         write(control, node, &DrainRequest::default(), None).await?;
@@ -63,8 +65,31 @@ async fn reconcile(control: &Arc<ControlPlane>, room: u64) -> ControlResult<()> 
     for (node, revision) in &plan.ended {
         remove(control, node, *revision).await?;
     }
+    for place in &plan.abandoned {
+        release_abandoned(control, place).await?;
+    }
     let record = |step: &MoveStep, outcome| record_outcome(control, room, step, outcome);
     executor::execute(control, &Caller::local(ACTOR), &plan.moves, &record).await
+}
+
+/// Releases a place that an instance has left on a node that is lost: nothing can run there, so that
+/// the instance may be started in its new place.
+async fn release_abandoned(control: &Arc<ControlPlane>, place: &ClaimEntry) -> ControlResult<()> {
+    let release = Release {
+        request_id: Text::from(format!("left-lost-{}-{}", place.key, place.fence)),
+        key: place.key,
+        tenant: None,
+        fence: Some(place.fence),
+        confirmed: true,
+        reason: Text::from("node_lost"),
+    };
+    let subject = format!("{} on {}", place.key, place.node);
+    tracing::warn!(instance = %place.key.instance, node = %place.node,
+        "node is lost; starting the instance in its new place");
+    // One that is gone by now was confirmed, or released by another server.
+    let _ =
+        control.step(&Caller::local(ACTOR), "claim.release", subject, Op::Release(release)).await?;
+    Ok(())
 }
 
 /// Remembers why an instance could not be moved, or that it was.
@@ -76,7 +101,7 @@ fn record_outcome(control: &ControlPlane, room: u64, step: &MoveStep, outcome: S
             tracing::debug!(%instance, %from, to = %on, "moved instance off draining node");
         }
         StepOutcome::Refused(refusal) => {
-            let MoveAction::Restart(evacuee) = &step.action else { return };
+            let MoveAction::Restart { evacuee, .. } = &step.action else { return };
             let (fence, at) = (evacuee.claim.fence, control.now());
             refused.put(instance, RefusedMove { fence, refusal, at, room });
         }

@@ -98,7 +98,8 @@ pub(super) async fn write(
         }
         let expect = stored.map_or(Expect::Absent, |document| Expect::Revision(document.rev));
         let audit = by.map(|(caller, subject)| (caller, "node.drain", subject.to_owned()));
-        if records::store(control, cache(control), node.as_str(), &record, expect, audit).await? {
+        let id = node.as_str();
+        if records::store(control, cache(control), id, &record, expect, None, audit).await? {
             return Ok(());
         }
     }

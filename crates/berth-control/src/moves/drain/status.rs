@@ -1,13 +1,14 @@
 //! The progress of a drain: what is left, where it goes, and what blocks it.
 
-use berth_api::{Drain, DrainMove, DrainState, MoveState};
+use berth_api::{Drain, DrainMove, DrainState, MoveState, VolumeMove};
 use berth_engine::{NodeId, NodeState};
-use berth_ledger::{ClaimState, Role};
+use berth_ledger::{ClaimKey, ClaimState, Role};
 
 use super::{DrainRecord, Drains};
 use crate::catalog::{CatalogState, ClaimEntry, MemberEntry, NodeEntry};
 use crate::control_plane::ControlPlane;
 use crate::moves::executor::suggest_fixes;
+use crate::moves::volume;
 
 /// The drain of a node; absent if it is not draining.
 #[must_use]
@@ -40,27 +41,17 @@ fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Dr
     let node = &entry.facts.id;
     let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key));
     let moves: Vec<DrainMove> = claims.map(|claim| move_status(control, catalog, claim)).collect();
+    let leaving = control.moves.volume_moves.leaving(node).into_iter();
+    let volumes: Vec<VolumeMove> =
+        leaving.map(|(name, stored)| volume::view(&name, &stored.value)).collect();
     let record = control.moves.drains.get(node).map(|stored| stored.value.clone());
-    let left = u32::try_from(moves.len()).unwrap_or(u32::MAX);
+    let left = u32::try_from(moves.len().saturating_add(volumes.len())).unwrap_or(u32::MAX);
     let total = record.as_ref().map_or(left, |record| record.total.max(left));
-    let is_blocked = |one: &DrainMove| one.state == MoveState::Blocked;
-    let state = match moves.as_slice() {
-        [] => DrainState::Done,
-        moves if moves.iter().all(is_blocked) => DrainState::Blocked,
-        _ => DrainState::Running,
-    };
-    let blocked = moves.iter().filter(|one| is_blocked(one)).count();
+    let state = state_of(&moves, &volumes);
     let message = match state {
         DrainState::Done => format!("node {node} is empty"),
-        DrainState::Blocked => {
-            let why = moves.first().map_or("", |one| one.message.as_str());
-            format!("{left} of {total} instances are left, and none can move: {why}")
-        }
-        DrainState::Running | DrainState::Planned if blocked > 0 => {
-            format!("{left} of {total} instances are left, {blocked} of them cannot move")
-        }
-        DrainState::Running | DrainState::Planned => {
-            format!("{left} of {total} instances are left")
+        DrainState::Running | DrainState::Planned | DrainState::Blocked => {
+            describe_rest(&moves, &volumes, total)
         }
     };
     let (since, reason, deadline, reclaimed) = match record {
@@ -69,8 +60,57 @@ fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Dr
         }
         None => (None, None, None, false),
     };
-    let node = node.clone();
-    Drain { node, state, message, reason, since, deadline, reclaimed, total, left, moves }
+    Drain {
+        node: node.clone(),
+        state,
+        message,
+        reason,
+        since,
+        deadline,
+        reclaimed,
+        total,
+        left,
+        moves,
+        volumes,
+    }
+}
+
+fn is_blocked(one: &DrainMove) -> bool {
+    one.state == MoveState::Blocked
+}
+
+/// A node whose volumes are still copied is not empty: nothing else has their data yet.
+fn state_of(moves: &[DrainMove], volumes: &[VolumeMove]) -> DrainState {
+    match (moves, volumes) {
+        ([], []) => DrainState::Done,
+        (moves, []) if moves.iter().all(is_blocked) => DrainState::Blocked,
+        _ => DrainState::Running,
+    }
+}
+
+/// What is left of a drain that is not done, in one sentence.
+fn describe_rest(moves: &[DrainMove], volumes: &[VolumeMove], total: u32) -> String {
+    let (left, blocked) = (moves.len(), moves.iter().filter(|one| is_blocked(one)).count());
+    let instances = format!("{left} of {total} instances are left");
+    let names: Vec<&str> = volumes.iter().map(|one| one.volume.as_str()).collect();
+    let moving = match names.as_slice() {
+        [] if blocked == left => {
+            let why = moves.first().map_or("", |one| one.message.as_str());
+            return format!("{instances}, and none can move: {why}");
+        }
+        [] => String::new(),
+        [name] => format!("volume {name} is being moved away"),
+        names => format!("volumes {} are being moved away", names.join(", ")),
+    };
+    let instances = match blocked {
+        0 => instances,
+        some => format!("{instances}, {some} of them cannot move"),
+    };
+    match (left, moving.as_str()) {
+        (_, "") => instances,
+        (0, moving) => format!("no instance is left, and {moving}"),
+        (_, moving) => format!("{instances}; {moving}"),
+    }
 }
 
 /// The progress of one instance.
@@ -87,8 +127,13 @@ fn move_status(control: &ControlPlane, catalog: &CatalogState, claim: &ClaimEntr
         unblock: Vec::new(),
     };
     if claim.state == ClaimState::Releasing {
-        let message = "it is stopping; the node's agent confirms when it is gone".to_owned();
-        return DrainMove { state: MoveState::Leaving, message, ..leaving };
+        let mut message = "it is stopping; the node's agent confirms when it is gone".to_owned();
+        let moved_to = catalog.claims.get(&ClaimKey::primary(claim.key.instance));
+        let to = moved_to.filter(|it| it.key != claim.key).map(|it| it.node.clone());
+        if to.is_some() {
+            message.push_str(", and then it starts in its new place");
+        }
+        return DrainMove { to, state: MoveState::Leaving, message, ..leaving };
     }
     if claim.key.role == Role::MigrationTarget {
         let message = "it is the migration target of an instance that runs elsewhere".to_owned();
@@ -117,6 +162,10 @@ fn standalone(drains: &Drains, claim: &ClaimEntry, leaving: DrainMove) -> DrainM
             unblock: refused.refusal.unblock.clone(),
             ..leaving
         },
+        None if claim.workload().is_some() => {
+            let message = "it is moved when enough others of its workload run (max_unavailable)";
+            DrainMove { message: message.to_owned(), ..leaving }
+        }
         None => DrainMove { message: "it is moved next".to_owned(), ..leaving },
     }
 }

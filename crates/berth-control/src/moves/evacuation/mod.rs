@@ -15,7 +15,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::catalog::ClaimEntry;
-use crate::clock::now;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
@@ -148,7 +147,7 @@ impl BackgroundLoop for EvacuationChecker {
             return Ok(());
         }
         self.checked = Some(Instant::now());
-        let at = now();
+        let at = self.control.now();
         let found = check_all(control).await?;
         let nodes = found.into_iter().filter_map(|one| {
             let Evacuation { nodes, can_be_emptied, message, checked_at, .. } = one;

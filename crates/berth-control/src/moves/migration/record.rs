@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use berth_api::Migration;
-use berth_ledger::{Answer, Audited, DocumentWrite, Expect, Op, Outcome, Text, WithDocuments};
+use berth_ledger::{
+    Answer, Audited, DocumentWrite, Expect, ForTenants, Op, Outcome, Text, WithDocuments,
+};
 
 use super::{KIND, MigrationRecord};
 use crate::control_plane::{ControlPlane, unexpected};
@@ -57,11 +59,11 @@ pub(super) async fn commit(
     claims: Option<Op>,
     document: DocumentWrite,
 ) -> ControlResult<CommitOutcome> {
-    commit_guarded(control, id, claims, document, Vec::new(), None).await
+    commit_guarded(control, id, claims, document, Vec::new(), None, None).await
 }
 
-/// Like [`commit`], with other documents that must be in the expected revision, and with an entry in
-/// the audit log.
+/// Like [`commit`], with other documents that must be in the expected revision, with an entry in
+/// the audit log, and for a new migration unless its tenant is being removed.
 pub(super) async fn commit_guarded(
     control: &Arc<ControlPlane>,
     id: &str,
@@ -69,6 +71,7 @@ pub(super) async fn commit_guarded(
     document: DocumentWrite,
     mut documents: Vec<DocumentWrite>,
     audit: Option<Audit<'_>>,
+    made_for: Option<Text>,
 ) -> ControlResult<CommitOutcome> {
     let op = match claims {
         Some(op) => {
@@ -79,6 +82,10 @@ pub(super) async fn commit_guarded(
             let DocumentWrite { kind, id, body, expect } = document;
             Op::PutDocument { kind, id, body, expect }
         }
+    };
+    let op = match made_for {
+        Some(tenant) => Op::ForTenants(Box::new(ForTenants { tenants: vec![tenant], op })),
+        None => op,
     };
     let op = Op::WithDocuments(Box::new(WithDocuments { op, documents }));
     let op = match audit {
@@ -100,6 +107,9 @@ pub(super) async fn commit_guarded(
         Answer::Claim(Err(rejected)) => CommitOutcome::Rejected(rejected.into()),
         Answer::Outcome(Outcome::Impossible(why)) => {
             CommitOutcome::Rejected(ControlError::conflict("impossible", why))
+        }
+        Answer::Outcome(Outcome::TenantRemoving(tenant)) => {
+            CommitOutcome::Rejected(ControlError::tenant_removing(&tenant))
         }
         other => return Err(unexpected(&other)),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::{Migration, MigrationReason, MigrationState};
 use berth_engine::elastic::{Size, watermark_free};
-use berth_engine::{InstanceId, InstanceRequest, NodeId, PlaceError, Refusal, Timestamp};
+use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, PlaceError, Refusal, Timestamp};
 use berth_ledger::{
     ClaimKey, ClaimState, DocumentWrite, Expect, Hold, Op, PlannedClaim, Release, Text,
 };
@@ -101,7 +101,8 @@ pub async fn start(
     let subject = format!("{} from {} to {}", request.instance, record.source, record.target);
     let audit = Some((caller, "migration.begin", subject));
     let document = document(&id, &record, Expect::Absent)?;
-    match commit_guarded(control, &id, None, document, vec![guard], audit).await? {
+    let tenant = Some(Text::from(record.tenant.as_str()));
+    match commit_guarded(control, &id, None, document, vec![guard], audit, tenant).await? {
         CommitOutcome::Done => {}
         CommitOutcome::Stale => {
             let detail = "another server decided a migration meanwhile";
@@ -220,22 +221,26 @@ async fn plan_target(
     let request = Arc::new(request_as_charged(claim));
     let (to, now) = (to.clone(), Timestamp(control.now().as_second()));
     let second = engine_id(ClaimKey::target(claim.key.instance));
+    // Both claims count until the switch, so the second one has an id of its own.
+    let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
+    let node = to.clone();
+    // The version of the node first: what changes while it is checked, the ledger finds.
     let planned = control.placer.query_replica(move |replica| {
-        // Both claims count until the switch, so the second one has an id of its own.
-        let asked = InstanceRequest { id: second, ..InstanceRequest::clone(&request) };
-        if let Err(why) = replica.engine().check(&asked, &to, now) {
-            return Err(ControlError::conflict(
-                "no_room",
-                format!("node {to} cannot take it: {why}"),
-            ));
-        }
         let seen = replica.seen(&to);
         let neighbours = replica.neighbours(&request, &to);
         let policy = replica.engine().policy().clone();
-        Ok(PlannedClaim { neighbours, ..PlannedClaim::new(request, &policy, to, seen) })
+        let in_force = Some(replica.policy_in_force());
+        let claim = PlannedClaim::new(request, &policy, to, seen);
+        PlannedClaim { neighbours, policy: in_force, ..claim }
     });
     let stopping = || ControlError::unavailable("stopping", "the server is stopping");
-    planned.await.ok_or_else(stopping)?
+    let planned = planned.await.ok_or_else(stopping)?;
+    let check = move |engine: &mut Engine| {
+        engine.check(&asked, &node, now).map_err(|why| format!("node {node} cannot take it: {why}"))
+    };
+    let checked = control.placer.query_explainer(check).await.ok_or_else(stopping)?;
+    checked.map_err(|why| ControlError::conflict("no_room", why))?;
+    Ok(planned)
 }
 
 /// Ends a migration that cannot continue; its instance keeps running on the source. The target is
@@ -285,7 +290,7 @@ async fn end(
             reason: Text::from(state.name()),
         })
     });
-    match commit_guarded(control, id, release, document, Vec::new(), audit).await? {
+    match commit_guarded(control, id, release, document, Vec::new(), audit, None).await? {
         CommitOutcome::Done => {
             control.metrics.migration(state.name());
             Ok(true)

@@ -144,7 +144,7 @@ fn plan(
 fn is_responsive(control: &ControlPlane, entry: &NodeEntry) -> bool {
     let lost_after =
         i64::try_from(control.lifecycle.settings().lost_after.as_secs()).unwrap_or(i64::MAX);
-    let silence = control.now().as_second().saturating_sub(entry.heard_at);
+    let silence = control.now().as_second().saturating_sub(entry.heard_at());
     let state = entry.facts.state;
     let serves = matches!(state, NodeState::Active | NodeState::Degraded | NodeState::Cordoned);
     serves && silence <= lost_after

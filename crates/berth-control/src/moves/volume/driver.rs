@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::VolumeMoveState;
-use berth_engine::{InstanceRequest, NodeId, Volume};
-use berth_ledger::{Answer, Claim, ClaimKey, ClaimState, Expect, Op, Outcome, Release, Text};
+use berth_engine::{InstanceRequest, Volume};
+use berth_ledger::{Claim, ClaimKey, ClaimState, Expect, Op, Release, StopMember, Text};
 use tokio::sync::watch;
 
 use super::StoredMove;
-use super::record::{cache, store};
+use super::record::{cache, store, store_switched};
 use super::{StoppedInstance, VolumeMoveRecord};
 use crate::caller::Caller;
-use crate::control_plane::{ControlPlane, unexpected};
+use crate::control_plane::ControlPlane;
 use crate::documents::Versioned;
 use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
 use crate::moves::drain::is_kept_by_workload;
 use crate::moves::records;
 use crate::placer::{PlaceAnswer, PlaceRequest};
+use crate::workloads::{CallerMembers, HostContext, StopPermit};
 
 /// How long the agent of the new node has to start the instance.
 const LEASE_S: u32 = 600;
@@ -135,7 +136,8 @@ impl Step<'_> {
     /// Stops the instance that uses the volume.
     async fn stop_user(&self, volume: &Volume) -> ControlResult<()> {
         let Some(instance) = volume.attached_to else {
-            return self.write(|next| next.state = VolumeMoveState::Syncing).await;
+            // Refused if an instance uses it after all: the catalogue is a moment behind.
+            return self.write(VolumeMoveRecord::start_sync).await;
         };
         let key = ClaimKey::primary(instance);
         let found = self.control.read(move |ledger| ledger.claim(key)).await?;
@@ -149,6 +151,12 @@ impl Step<'_> {
             let stopped = stopped_instance(&claim)?;
             return self.write(|next| next.stopped = Some(Box::new(stopped))).await;
         }
+        let guard = match self.stop_permit(key) {
+            StopPermit::Free => None,
+            StopPermit::Guarded(guard) => Some(guard),
+            // Too few other members of its workload run.
+            StopPermit::Wait => return Ok(()),
+        };
         let release = Release {
             request_id: Text::from(format!("volume-move-{instance}-{}", claim.fence)),
             key,
@@ -159,9 +167,20 @@ impl Step<'_> {
         };
         let subject = format!("{instance} for volume {}", self.volume);
         let caller = Caller::local(ACTOR);
+        let op = match guard {
+            Some(guard) => Op::StopMember(Box::new(StopMember { release, guard })),
+            None => Op::Release(release),
+        };
         // A claim that changed meanwhile is part of the next pass.
-        let _ = self.control.step(&caller, "claim.release", subject, Op::Release(release)).await?;
+        let _ = self.control.step(&caller, "claim.release", subject, op).await?;
         Ok(())
+    }
+
+    /// Whether the instance may be stopped now, by the rules of its workload.
+    fn stop_permit(&self, key: ClaimKey) -> StopPermit {
+        let catalog = self.control.catalog.read();
+        let Some(claim) = catalog.claims.get(&key) else { return StopPermit::Free };
+        CallerMembers::new(&catalog, HostContext::of(self.control)).permit_stop(claim)
     }
 
     fn is_kept(&self, key: ClaimKey) -> bool {
@@ -171,25 +190,21 @@ impl Step<'_> {
 
     /// Makes the new node the volume's home.
     async fn switch_home(&self, volume: Volume) -> ControlResult<()> {
-        let to: &NodeId = &self.record.to;
-        if volume.home != *to {
-            let moved = Volume { home: to.clone(), attached_to: None, ..volume };
-            let caller = Caller::local(ACTOR);
-            let op = Op::PutVolume(moved);
-            let subject = format!("{} to {to}", self.volume);
-            match self.control.call(&caller, "volume.put", subject, None, op).await? {
-                Answer::Outcome(Outcome::Done | Outcome::Unchanged) => {}
-                // An instance started to use it and may have written: stop it and sync again.
-                Answer::Outcome(_) => {
-                    let again = |next: &mut VolumeMoveRecord| {
-                        (next.state, next.synced) = (VolumeMoveState::Stopping, false);
-                    };
-                    return self.write(again).await;
-                }
-                other => return Err(unexpected(&other)),
-            }
+        if let Some(by) = volume.attached_to {
+            // It was recorded there and may have written: stop it, and copy what changed.
+            tracing::warn!(volume = self.volume, instance = %by, "volume came into use during its last copy");
+            let again = |next: &mut VolumeMoveRecord| {
+                (next.state, next.synced) = (VolumeMoveState::Stopping, false);
+            };
+            return self.write(again).await;
         }
-        self.write(|next| next.state = VolumeMoveState::Done).await
+        let (state, changed_at) = (VolumeMoveState::Done, self.control.now());
+        let next = VolumeMoveRecord { state, changed_at, ..self.record.clone() };
+        let moved = Volume { home: next.to.clone(), ..volume };
+        let (expect, caller) = (Expect::Revision(self.revision), Caller::local(ACTOR));
+        // If it is not stored, the next pass sees why.
+        store_switched(self.control, moved, &next, expect, &caller).await?;
+        Ok(())
     }
 
     /// Starts the instance that was stopped, on the node where the volume lives now.
@@ -210,7 +225,7 @@ impl Step<'_> {
                 Ok(())
             }
             PlaceAnswer::Contended(_) | PlaceAnswer::Busy => Ok(()),
-            PlaceAnswer::Refused(by) => Err(ControlError::from(&by)),
+            PlaceAnswer::Refused(by, _) => Err(ControlError::from(&by)),
             PlaceAnswer::Invalid(invalid) => Err(ControlError::invalid(invalid.to_string())),
             PlaceAnswer::Unknown(error) => Err(error.into()),
         }
@@ -243,12 +258,13 @@ async fn place(control: &ControlPlane, stopped: &StoppedInstance) -> PlaceAnswer
         quiet: true,
         ..PlaceRequest::default()
     };
-    let answer = control.placer.send(request).await;
-    answer.unwrap_or(PlaceAnswer::Unknown(berth_ledger::LedgerError::Closed))
+    control.placer.send(request).await
 }
 
 #[cfg(test)]
 mod tests {
+    use berth_engine::NodeId;
+
     use super::*;
 
     #[test]
@@ -266,7 +282,7 @@ mod tests {
         ];
         for (state, synced, with_target, without_target) in cases {
             let now = jiff::Timestamp::UNIX_EPOCH;
-            let record = VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), now);
+            let record = VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), 0, now);
             let record = VolumeMoveRecord { state, synced, ..record };
             assert_eq!(next_action(&record, true), with_target, "{state:?}");
             assert_eq!(next_action(&record, false), without_target, "{state:?}");

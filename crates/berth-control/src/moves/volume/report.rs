@@ -18,7 +18,8 @@ const TRIES: u32 = 8;
 /// Most characters of a reason.
 const MAX_REASON_CHARS: usize = 200;
 
-/// Applies a report. Idempotent.
+/// Applies a report. Idempotent. A report on another round of copying is answered with the move as it
+/// is, and changes nothing: a copy that ended late says nothing about what was written since.
 ///
 /// # Errors
 /// When no such volume moves from or to the node, or the step is out of order.
@@ -50,6 +51,9 @@ fn apply(
     report: &VolumeMoveReport,
 ) -> ControlResult<Option<VolumeMoveRecord>> {
     use VolumeMoveState::{Copying, Stopping, Syncing};
+    if report.round.is_some_and(|round| round != record.round) {
+        return Ok(None);
+    }
     let mut next = record.clone();
     match (report.step, record.state) {
         (VolumeMoveStep::Progress, Copying | Syncing) => {
@@ -80,12 +84,38 @@ mod tests {
 
     fn record(state: VolumeMoveState) -> VolumeMoveRecord {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        VolumeMoveRecord { state, ..VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), now) }
+        let record = VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), 4, now);
+        VolumeMoveRecord { state, ..record }
     }
 
     fn report(step: VolumeMoveStep) -> VolumeMoveReport {
         let (volume, reason) = ("v".to_owned(), Some("disk".to_owned()));
-        VolumeMoveReport { volume, step, copied_permille: Some(300), reason }
+        VolumeMoveReport { volume, step, round: None, copied_permille: Some(300), reason }
+    }
+
+    #[test]
+    fn a_report_on_another_round_changes_nothing() {
+        use VolumeMoveState::{Copying, Syncing};
+        use VolumeMoveStep as Step;
+        let cases = [
+            (Copying, Step::Copied),
+            (Copying, Step::Failed),
+            (Copying, Step::Progress),
+            (Copying, Step::Synced),
+            (Syncing, Step::Synced),
+            (Syncing, Step::Failed),
+        ];
+        for (state, step) in cases {
+            let of_round = |round| VolumeMoveReport { round: Some(round), ..report(step) };
+            for round in [4, 6] {
+                let found = apply(&record(state), &of_round(round)).unwrap();
+                assert_eq!(found, None, "{step:?} of round {round} while {state:?}");
+            }
+            if step != Step::Synced || state == Syncing {
+                let found = apply(&record(state), &of_round(5)).unwrap();
+                assert!(found.is_some(), "{step:?} while {state:?}");
+            }
+        }
     }
 
     #[test]

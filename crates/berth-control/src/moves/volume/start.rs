@@ -57,7 +57,8 @@ pub async fn start(
                 .refusals(vec![refusal]));
         }
     }
-    let mut record = VolumeMoveRecord::new(from, asked.to.clone(), control.now());
+    let last_round = stored.as_deref().map_or(0, |stored| stored.value.round);
+    let mut record = VolumeMoveRecord::new(from, asked.to.clone(), last_round, control.now());
     if asked.dry_run {
         record.state = VolumeMoveState::Planned;
         return Ok(view(volume, &record));

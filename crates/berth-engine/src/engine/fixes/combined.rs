@@ -2,9 +2,9 @@
 //! node and a relaxed rule, and the like.
 
 use super::change::{RequestChange, changed};
-use super::needed::{Needed, is_room, mended, needed_at};
 use super::new_node::{changes_for_new_node, smallest_node};
-use super::{LIMITS, free, mend, node_id, shrink, smallest_release, takes};
+use super::required_changes::{RequiredChanges, is_room, mended, required_changes_at};
+use super::{Departure, LIMITS, free, mend, node_id, shrink, smallest_release, takes};
 use crate::explain::{Diagnosis, FilterSet, Fix};
 use crate::filter::FilterId;
 use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
@@ -42,7 +42,7 @@ pub(super) fn propose_combined(
             break;
         }
         if let Some(fix) = try_at_node(prepared, candidate)
-            && !fixes.contains(&fix)
+            && !fixes.iter().any(|kept| kept.changes_the_same(&fix))
         {
             fixes.push(fix);
         }
@@ -90,11 +90,11 @@ fn combinations_at(
     of_operator: bool,
 ) -> Vec<Combination> {
     let Some(row) = prepared.fleet.row(index) else { return Vec::new() };
-    let Some(needed) = needed_at(prepared, index, row, set) else { return Vec::new() };
+    let Some(needed) = required_changes_at(prepared, index, row, set) else { return Vec::new() };
     if needed.count() > LIMITS.changes_of_combined || (!needed.mends.is_empty() && !of_operator) {
         return Vec::new();
     }
-    let Needed { changes, mends, lacks_amounts, lacks_slot } = needed;
+    let RequiredChanges { changes, mends, lacks_amounts, lacks_slot } = needed;
     let plain = |changes: Vec<RequestChange>| Combination {
         changes,
         mends: mends.clone(),
@@ -130,8 +130,8 @@ fn release_at(
     let own = |row: &InstanceRow| Some(row.tenant) == again.tenant && !fleet.is_leaving(row.id);
     let any =
         |row: &InstanceRow| row.priority <= again.request.priority && !fleet.is_leaving(row.id);
-    let released = smallest_release(&again, index, &row, own)
-        .or_else(|| smallest_release(&again, index, &row, any))?;
+    let released = smallest_release(&again, index, &row, Departure::Gone, own)
+        .or_else(|| smallest_release(&again, index, &row, Departure::Gone, any))?;
     Some(released.iter().map(|row| row.id).collect())
 }
 

@@ -8,18 +8,18 @@
 
 mod change;
 mod combined;
-mod needed;
 mod new_node;
+mod required_changes;
 mod shrink;
 
 use super::Engine;
-use super::release::smallest_release;
+use super::release::{Departure, smallest_release};
 use crate::explain::{Diagnosis, FilterSet, Fix, PassedTests, Refusal, describe, diagnose};
 use crate::filter::{FilterId, FilterTest, first_failure};
 use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
 use crate::model::{InstanceRequest, NodeFacts, NodeId, Timestamp};
 use crate::prepared_request::PreparedRequest;
-use needed::{Needed, mended, needed_at};
+use required_changes::{RequiredChanges, mended, required_changes_at};
 
 pub(crate) use change::{RequestChange, changed};
 pub(crate) use combined::{Combination, combined_fix};
@@ -87,6 +87,7 @@ impl Engine {
         say: impl FnOnce(&PreparedRequest<'_>, &Diagnosis) -> T,
     ) -> T {
         self.catch_up(now);
+        self.count_work(self.fleet.node_count());
         let prepared = PreparedRequest::new(request, &self.policy, &self.fleet, now);
         let facts = self.masks.get(&self.fleet, &self.policy, request);
         let node = self.derived.eligible.words();
@@ -136,9 +137,10 @@ impl FixLeads {
 
 fn fixes(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Vec<Fix> {
     let mut fixes = Vec::new();
-    fixes.extend(propose_shrink(prepared, diagnosis));
+    let closest = shrink::closest(prepared, &diagnosis.lack_only_room, LIMITS.nodes_shrunk);
+    fixes.extend(propose_shrink(prepared, &closest));
     fixes.extend(propose_relaxations(prepared, diagnosis));
-    fixes.extend(propose_release(prepared, diagnosis));
+    fixes.extend(propose_releases(prepared, diagnosis, &closest));
     fixes.extend(propose_repair(prepared, diagnosis));
     fixes.extend(propose_node(prepared));
     // What the tenant can do without an operator is worth a second look.
@@ -165,9 +167,8 @@ fn takes(
 }
 
 /// The largest request of the same kind that fits: on the node where least must be given up.
-fn propose_shrink(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Option<Fix> {
-    let nodes = shrink::closest(prepared, &diagnosis.lack_only_room, LIMITS.nodes_shrunk);
-    nodes.into_iter().find_map(|index| {
+fn propose_shrink(prepared: &PreparedRequest<'_>, closest: &[NodeIndex]) -> Option<Fix> {
+    closest.iter().find_map(|&index| {
         let row = prepared.fleet.row(index)?;
         let change = shrink::shrink_to(prepared, row)?;
         let smaller = changed(prepared.request, std::slice::from_ref(&change));
@@ -190,7 +191,7 @@ pub(crate) fn relaxations(
     let mut found: Vec<(RequestChange, NodeIndex)> = Vec::new();
     let mut tries = 0;
     for (set, nodes) in diagnosis.sets.smallest_first(FilterSet::len) {
-        // Beside two filters about volumes, one change is past one filter.
+        // Next to two filters about volumes, one change is past one filter.
         if set.len() > 2 || set.is_empty() {
             break;
         }
@@ -200,7 +201,8 @@ pub(crate) fn relaxations(
             }
             // A node may be past help for a reason of its own: the next one is asked.
             let row = prepared.fleet.row(index);
-            let needs = row.and_then(|row| Some((row, needed_at(prepared, index, row, set)?)));
+            let needs =
+                row.and_then(|row| Some((row, required_changes_at(prepared, index, row, set)?)));
             let Some((row, needs)) = needs else { continue };
             let mut works = true;
             if let Some(change) = needs.only_change()
@@ -223,7 +225,7 @@ pub(crate) fn relaxations(
 }
 
 /// Whether another node may need another rule of the same kind to be relaxed.
-fn names_one_of_many(needs: &Needed) -> bool {
+fn names_one_of_many(needs: &RequiredChanges) -> bool {
     needs.changes.iter().any(|change| match change {
         RequestChange::DropTrait(_)
         | RequestChange::DropPlace(_)
@@ -244,14 +246,39 @@ fn names_one_of_many(needs: &Needed) -> bool {
     })
 }
 
-/// The fewest instances on one node whose release makes room; the tenant's own first.
-fn propose_release(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Option<Fix> {
+/// The fewest instances on one node whose release makes room; the tenant's own first. If instances of
+/// lower priority are enough, these as well: the request can be placed in their room.
+fn propose_releases(
+    prepared: &PreparedRequest<'_>,
+    diagnosis: &Diagnosis,
+    closest: &[NodeIndex],
+) -> Vec<Fix> {
     if let Some(fix) = combined::release_for_address(prepared, diagnosis) {
-        return Some(fix);
+        return vec![fix];
     }
-    let nodes = shrink::closest(prepared, &diagnosis.lack_only_room, LIMITS.nodes_freed);
-    let released = least_release(prepared, &nodes, &|_| true)?;
-    Some(free(prepared, &released))
+    let nodes = &closest[..closest.len().min(LIMITS.nodes_freed)];
+    let released = least_release(prepared, nodes, &|_| true);
+    let released = released.map(|released| free(prepared, &released));
+    let Some(Fix::Free { instances, tenants, node, .. }) = least_preemption(prepared, nodes) else {
+        return released.into_iter().collect();
+    };
+    let (freed, names) = (instances.clone(), Vec::new());
+    let preempted = Fix::Free { instances: freed, names, tenants, node, preempts: true };
+    let is_other =
+        |fix: &Fix| !matches!(fix, Fix::Free { instances: ids, .. } if *ids == instances);
+    released.filter(is_other).into_iter().chain([preempted]).collect()
+}
+
+/// The fewest instances of lower priority on one of these nodes in whose room the request fits: the
+/// tenant's own if they are enough.
+fn least_preemption(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex]) -> Option<Fix> {
+    let fleet = prepared.fleet;
+    let lower =
+        |row: &InstanceRow| row.priority < prepared.request.priority && !fleet.is_leaving(row.id);
+    let own = |row: &InstanceRow| Some(row.tenant) == prepared.tenant && lower(row);
+    let found = least_departure(prepared, nodes, Departure::Stopping, &own)
+        .or_else(|| least_departure(prepared, nodes, Departure::Stopping, &lower))?;
+    Some(free(prepared, &found))
 }
 
 /// The fewest instances on one of these nodes whose release makes room for the request: the tenant's
@@ -265,16 +292,24 @@ pub(crate) fn least_release<'a>(
     let stays = |row: &InstanceRow| fleet.is_leaving(row.id) || !may_go(row);
     let own = |row: &InstanceRow| Some(row.tenant) == prepared.tenant && !stays(row);
     let any = |row: &InstanceRow| row.priority <= prepared.request.priority && !stays(row);
-    let search = |may_go: &dyn Fn(&InstanceRow) -> bool| {
-        let found = nodes.iter().filter_map(|&index| {
-            let row = fleet.row(index)?;
-            let released = smallest_release(prepared, index, row, may_go)?;
-            let memory: u64 = released.iter().map(|r| u64::from(r.resources.memory_mib)).sum();
-            Some(((released.len(), memory, row.id.clone()), released))
-        });
-        found.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, released)| released)
-    };
-    search(&own).or_else(|| search(&any))
+    least_departure(prepared, nodes, Departure::Gone, &own)
+        .or_else(|| least_departure(prepared, nodes, Departure::Gone, &any))
+}
+
+/// The fewest instances on one of these nodes whose departure makes room for the request.
+fn least_departure<'a>(
+    prepared: &PreparedRequest<'a>,
+    nodes: &[NodeIndex],
+    departure: Departure,
+    may_go: &dyn Fn(&InstanceRow) -> bool,
+) -> Option<Vec<&'a InstanceRow>> {
+    let found = nodes.iter().filter_map(|&index| {
+        let row = prepared.fleet.row(index)?;
+        let released = smallest_release(prepared, index, row, departure, may_go)?;
+        let memory: u64 = released.iter().map(|r| u64::from(r.resources.memory_mib)).sum();
+        Some(((released.len(), memory, row.id.clone()), released))
+    });
+    found.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, released)| released)
 }
 
 /// The fix that releases these instances.
@@ -291,7 +326,8 @@ pub(crate) fn free(prepared: &PreparedRequest<'_>, released: &[&InstanceRow]) ->
         [one] => node_id(prepared, *one),
         _ => None,
     };
-    Fix::Free { instances: released.iter().map(|row| row.id).collect(), tenants, node }
+    let instances = released.iter().map(|row| row.id).collect();
+    Fix::Free { instances, names: Vec::new(), tenants, node, preempts: false }
 }
 
 /// A node that one filter about the node itself keeps out, mended.
@@ -323,7 +359,7 @@ pub(crate) fn mended_facts(
 ) -> Option<NodeFacts> {
     let row = prepared.fleet.row(index)?.clone();
     let row = mends.iter().try_fold(row, |row, id| mended(&row, *id, prepared))?;
-    needed::facts_of(prepared.fleet, &row)
+    required_changes::facts_of(prepared.fleet, &row)
 }
 
 /// A new node that could take the request, if a new node can help at all.

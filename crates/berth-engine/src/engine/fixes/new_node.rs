@@ -36,16 +36,54 @@ pub(crate) fn smallest_node(prepared: &PreparedRequest<'_>, members: u32) -> Opt
     if members == 1 {
         if !takes(prepared, &size(&shape)) {
             // Some filter wants more than the arithmetic knows of: what the instance itself has.
-            shape.cpu_milli = shape.cpu_milli.max(request.resources.cpu_milli);
+            shape.cpu_milli = shape.cpu_milli.max(request.visible_cpu_milli());
             if !takes(prepared, &size(&shape)) {
                 return None;
             }
         }
+        shape = least_shape(shape, &|shape| takes(prepared, &size(shape)));
     } else {
-        shape.cpu_milli = shape.cpu_milli.max(request.resources.cpu_milli);
+        shape.cpu_milli = shape.cpu_milli.max(request.visible_cpu_milli());
     }
     facts.capacity = Some(shape);
     Some(facts)
+}
+
+/// The least in each dimension that is still enough: what the policy does not insist on may be less
+/// than the request has of it.
+fn least_shape(found: Amounts, is_enough: &dyn Fn(&Amounts) -> bool) -> Amounts {
+    let mut shape = found;
+    let dimensions: [fn(&mut Amounts) -> &mut u32; 4] = [
+        |shape| &mut shape.cpu_milli,
+        |shape| &mut shape.memory_mib,
+        |shape| &mut shape.disk_mib,
+        |shape| &mut shape.bandwidth_mbps,
+    ];
+    for amount in dimensions {
+        let so_far = shape;
+        let with = |value: u32| {
+            let mut other = so_far;
+            *amount(&mut other) = value;
+            other
+        };
+        let mut enough = *amount(&mut shape);
+        // Mostly one less is too little already.
+        if enough == 0 || !is_enough(&with(enough - 1)) {
+            continue;
+        }
+        let mut too_little = None;
+        enough -= 1;
+        while enough > too_little.map_or(0, |value: u32| value + 1) {
+            let middle = u32::midpoint(too_little.map_or(0, |value| value + 1), enough);
+            if is_enough(&with(middle)) {
+                enough = middle;
+            } else {
+                too_little = Some(middle);
+            }
+        }
+        *amount(&mut shape) = enough;
+    }
+    shape
 }
 
 /// The fewest changes of a request after which a new node could take it.

@@ -128,7 +128,6 @@ pub(crate) fn shrink_to_count(
     };
     let wanted = request.resources;
     let mut least = wanted;
-    // First as little as possible of each that is short, so that what is not short stays.
     for cut in [
         |amounts: Amounts| Amounts { disk_mib: amounts.disk_mib.min(1), ..amounts },
         |amounts: Amounts| Amounts { bandwidth_mbps: 0, ..amounts },
@@ -138,15 +137,27 @@ pub(crate) fn shrink_to_count(
         if fits(least) {
             break;
         }
-        let cut = cut(least);
-        let alone = cut_to_fit(wanted, cut, &fits);
-        if alone.is_some() {
-            return alone;
-        }
-        least = cut;
+        least = cut(least);
     }
-    cut_to_fit(wanted, least, &fits)
+    // What is not short is given back whole, and then as much of the rest as fits.
+    for give_back in GIVE_BACK {
+        let more = give_back(least, wanted);
+        least = if fits(more) { more } else { least };
+    }
+    let mut fitted = cut_to_fit(wanted, least, &fits)?;
+    for give_back in GIVE_BACK {
+        fitted = cut_to_fit(give_back(fitted, wanted), fitted, &fits).unwrap_or(fitted);
+    }
+    Some(fitted)
 }
+
+/// Each amount of the first as it is in the second.
+const GIVE_BACK: [fn(Amounts, Amounts) -> Amounts; 4] = [
+    |least, wanted| Amounts { cpu_milli: wanted.cpu_milli, ..least },
+    |least, wanted| Amounts { memory_mib: wanted.memory_mib, ..least },
+    |least, wanted| Amounts { disk_mib: wanted.disk_mib, ..least },
+    |least, wanted| Amounts { bandwidth_mbps: wanted.bandwidth_mbps, ..least },
+];
 
 /// The most between two sizes that fits, to a share of 1 in 1024 and then to whole units.
 fn cut_to_fit(most: Amounts, least: Amounts, fits: &dyn Fn(Amounts) -> bool) -> Option<Amounts> {
@@ -183,7 +194,7 @@ pub(crate) struct Room {
     memory: i64,
     overhead: i64,
     disk: i64,
-    /// Disk that must stay free beside the instance's own.
+    /// Disk that must stay free in addition to the instance's own.
     beside_disk: i64,
     cpu: i64,
     /// Most CPU of one instance.

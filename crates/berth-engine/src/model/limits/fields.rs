@@ -43,10 +43,11 @@ limit_fields!(NodeFacts {
     instance_limit, other, capacity_type, platform, last_boot, next_reboot, hardware_class, kvm,
     scratch_mib, overlay_loss_ppm, reserved, headnode, is_virtual, reservoir, cpu_cap_mode,
     watermarks,
+    load,
 } within table::NODE_BYTES);
 
 /// Checks how many there are of everything that an instance asks for, without a look at its texts:
-/// the engine's cost depends on these numbers, whoever calls it.
+/// the engine's cost depends on these numbers, no matter who calls it.
 ///
 /// # Errors
 /// Names the first list that is too long.

@@ -96,6 +96,9 @@ pub const TENANTS: Limit = Limit::List(256, &NAME);
 /// Steps of one rebalance.
 pub const MOVES: Limit = Limit::List(1000, &Limit::Parts);
 
+/// Instances that are preempted for one request.
+pub const VICTIMS: Limit = Limit::List(1000, &Limit::Parts);
+
 /// Most regular expressions in the affinity rules of one instance: each takes memory many times
 /// its length.
 pub const REGEXES: usize = 16;

@@ -412,7 +412,12 @@ fn contradicts_plan(fix: &Fix, emptied: &[NodeId], evacuees: &[Evacuee]) -> bool
         Fix::Mend { node, .. } | Fix::Shrink { node, .. } | Fix::Relax { node, .. } => {
             is_emptied(node)
         }
-        Fix::AddNode { .. } | Fix::Fewer { .. } => false,
+        Fix::AddNode { .. }
+        | Fix::Fewer { .. }
+        | Fix::Count { .. }
+        | Fix::ChangePool { .. }
+        | Fix::RaiseQuota { .. }
+        | Fix::SetPool { .. } => false,
         Fix::Combined { changes } => {
             changes.iter().any(|one| contradicts_plan(one, emptied, evacuees))
         }

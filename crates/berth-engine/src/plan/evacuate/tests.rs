@@ -125,7 +125,7 @@ fn a_refusal_has_numbers_and_no_advice_to_open_the_node_again() {
     let refusal = refusal.unwrap();
     assert_eq!((&*refusal.code, refusal.instance), ("no_capacity_memory", large));
     assert!(refusal.headline().contains("2.92 GiB"), "{}", refusal.headline());
-    assert!(!refusal.fixes.iter().any(|fix| fix.to_string().contains("mend a")), "{refusal}");
+    assert!(!refusal.fixes.iter().any(|fix| fix.to_string().contains("repair a")), "{refusal}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn who_must_be_near_another_follows_it() {
 
 #[test]
 fn a_way_that_the_usual_choice_misses_is_found() {
-    // Packing puts the first 600 beside the most used, and then the 1000 has no room.
+    // Packing puts the first 600 next to the most used, and then the 1000 has no room.
     let mut stage = Stage::new(&[10_000, 1200, 1000, 1000]);
     let mut packed = Engine::new(Policy::builtin("pack").unwrap_or_else(|_| panic!("pack")));
     std::mem::swap(packed.fleet_mut(), stage.engine.fleet_mut());

@@ -74,7 +74,7 @@ fn an_overdue_replacement_is_no_reason_to_let_the_replaced_go() {
 }
 
 #[test]
-fn the_replaced_member_has_its_seat_again_when_the_replacement_dies() {
+fn the_replaced_member_has_its_slot_again_when_the_replacement_dies() {
     let mut world = World::settled(1, 1);
     world.at(0).host = HostState::Draining;
     let old = *world.at(0);
@@ -98,7 +98,7 @@ fn a_lost_replacement_is_replaced_while_the_first_one_goes_on() {
 }
 
 #[test]
-fn a_drain_brings_a_member_to_the_kind_of_its_seat() {
+fn a_drain_brings_a_member_to_the_kind_of_its_slot() {
     let mut world = World::settled(2, 2);
     world.rule = Some(limit(1));
     world.at(1).host = HostState::Draining;

@@ -21,6 +21,7 @@ enum Event {
     NewRevision,
     RollBack,
     Pause(bool),
+    Fails(bool),
     Change(Rolling),
     Host(usize, HostState),
     Dies(usize),
@@ -63,6 +64,7 @@ fn events() -> impl proptest::strategy::Strategy<Value = Event> {
         2 => Just(Event::NewRevision),
         1 => Just(Event::RollBack),
         1 => any::<bool>().prop_map(Event::Pause),
+        1 => any::<bool>().prop_map(Event::Fails),
         1 => rollings().prop_map(Event::Change),
         4 => (any::<usize>(), hosts()).prop_map(|(which, host)| Event::Host(which, host)),
         2 => any::<usize>().prop_map(Event::Dies),
@@ -100,6 +102,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::NewRevision => world.revision += 1,
         Event::RollBack => world.revision -= 1,
         Event::Pause(paused) => world.paused = paused,
+        Event::Fails(failing) => world.failing = failing,
         Event::Change(rolling) => world.rolling = rolling,
         Event::Host(which, host) => {
             if let Some(which) = one_of(world, which) {
@@ -129,7 +132,7 @@ fn pass(world: &mut World, dice: &mut SmallRng) {
         let step = steps.swap_remove(dice.below(steps.len()));
         if dice.below(4) > 0 {
             world.apply(&step);
-            check_seats(world);
+            check_slots(world);
         }
     }
     for member in &mut world.members {
@@ -174,7 +177,7 @@ fn check_outlook(world: &World, plan: &WorkloadPlan) {
     let fills = creates.filter(|step| !replaces_live(step)).count();
     let is_release = |step: &&Step| matches!(step, Step::Release { .. });
     match world.rolling.strategy {
-        Strategy::Recreate => assert_eq!(fills, 0, "beside old ones: {world:?}"),
+        Strategy::Recreate => assert_eq!(fills, 0, "next to old ones: {world:?}"),
         Strategy::BlueGreen => {
             let new = world.available(|it| !is_old(world, it));
             let lets_go = plan.steps.iter().filter(is_release).any(|step| is_roll_out(&step));
@@ -192,7 +195,7 @@ fn check_outlook(world: &World, plan: &WorkloadPlan) {
     }
 }
 
-/// Whoever we let go, enough others run: with all releases done, and so with some of them.
+/// Whichever members are released, enough others run: with all releases done, and so with some of them.
 fn check_releases(world: &World, plan: &WorkloadPlan) {
     let mut after = world.clone();
     for step in plan.steps.iter().filter(|step| matches!(step, Step::Release { .. })) {
@@ -227,7 +230,7 @@ fn check_rebuilds(world: &World, plan: &WorkloadPlan) {
 }
 
 /// Each slot has one holder.
-fn check_seats(world: &World) {
+fn check_slots(world: &World) {
     let mut fences: Vec<_> =
         world.members.iter().map(|it| (it.revision, it.slot, it.fence)).collect();
     fences.sort_unstable();

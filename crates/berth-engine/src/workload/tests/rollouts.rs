@@ -35,7 +35,7 @@ fn s16_a_roll_out_by_one_keeps_on_demand_members_few() {
 }
 
 #[test]
-fn s17_a_roll_out_all_at_once_has_its_own_seats() {
+fn s17_a_roll_out_all_at_once_has_its_own_slots() {
     let mut world = five_with_a_new_revision(rolling(5, 0));
     assert_eq!(peaks(&mut world), (6, 10));
     assert_eq!((world.row(1), world.row(2)), (String::new(), "OOOSS".to_owned()));
@@ -95,13 +95,138 @@ fn shares_that_round_to_nothing_do_not_stop_a_roll_out() {
 }
 
 #[test]
-fn rolling_lets_go_at_once_of_what_does_not_run() {
+fn rolling_lets_go_at_once_of_what_does_not_run_if_enough_others_do() {
     let mut world = World::settled(3, 0);
     world.at(1).state = MemberState::Starting;
     let starting = world.id(1);
-    world.rolling = rolling(1, 0);
+    world.rolling = rolling(1, 1);
     world.revision = 2;
     assert_eq!(released(&world.steps()), [(starting, Cause::RollOut)]);
+    world.rolling = rolling(1, 0);
+    assert_eq!(released(&world.steps()), [], "two of three run, and no new one does");
+    for member in &mut world.members {
+        member.state = MemberState::Starting;
+    }
+    assert_eq!(released(&world.steps()).len(), 3, "the old revision never ran");
+}
+
+/// Does what is planned. Members of the new revision never run.
+fn round_without_new(world: &mut World) -> Vec<Step> {
+    let steps = world.steps();
+    for step in &steps {
+        world.apply(step);
+    }
+    let revision = world.revision;
+    for member in world.members.iter_mut().filter(|it| it.revision != revision) {
+        if member.state == MemberState::Starting {
+            member.state = MemberState::Ready;
+        }
+    }
+    world.stop();
+    steps
+}
+
+fn settle_without_new(world: &mut World) {
+    for _ in 0..20 {
+        if round_without_new(world).is_empty() {
+            return;
+        }
+    }
+    panic!("never rests: {:?} of {world:?}", world.plan());
+}
+
+#[test]
+fn lost_old_members_are_replaced_while_the_new_revision_never_runs() {
+    for (strategy, floor) in [
+        (rolling(1, 0), 5),
+        (rolling(1, 1), 4),
+        (rolling(0, 1), 4),
+        (super::super::Rolling::default(), 5),
+    ] {
+        let mut world = five_with_a_new_revision(strategy);
+        settle_without_new(&mut world);
+        assert_eq!(world.available(|it| it.revision == 1), floor, "{strategy:?}");
+        for lost in [1, 2, floor] {
+            let old: Vec<_> = (0..world.members.len())
+                .filter(|which| world.members[*which].revision == 1)
+                .take(lost)
+                .collect();
+            for which in old {
+                world.members[which].host = HostState::Lost;
+            }
+            settle_without_new(&mut world);
+            let runs = world.available(|it| it.revision == 1);
+            assert_eq!(runs, floor, "{lost} were lost of {strategy:?}");
+        }
+        // Once it can run, the roll-out is completed as ever.
+        world.settle();
+        assert_eq!((world.row(1), world.row(2)), (String::new(), "OOOSS".to_owned()));
+    }
+}
+
+#[test]
+fn an_old_member_that_ended_is_replaced_while_the_new_revision_never_runs() {
+    let mut world = five_with_a_new_revision(rolling(1, 0));
+    settle_without_new(&mut world);
+    for slot in [4, 1] {
+        let ended = world.holder(1, slot).expect("an old one").id;
+        world.members.retain(|it| it.id != ended);
+        settle_without_new(&mut world);
+        assert_eq!(world.row(1), "OOOSS", "the one of slot {slot} ended");
+    }
+}
+
+#[test]
+fn old_members_that_a_new_one_replaced_before_it_ended_come_back() {
+    let mut world = five_with_a_new_revision(rolling(1, 0));
+    world.round();
+    // A new one ran, and old ones went for it. Then it ended, and keeps ending.
+    world.round();
+    assert_eq!(world.available(|it| it.revision == 1), 4);
+    world.members.retain(|it| it.revision == 1);
+    world.failing = true;
+    settle_without_new(&mut world);
+    assert_eq!(world.available(|it| it.revision == 1), 5);
+}
+
+#[test]
+fn lost_old_members_are_replaced_while_no_new_one_finds_a_place() {
+    let mut world = five_with_a_new_revision(rolling(1, 0));
+    world.members[2].host = HostState::Lost;
+    let places_old = |step: &Step| !matches!(step, Step::Create { revision: 2, .. });
+    for _ in 0..3 {
+        for step in world.steps().iter().filter(|step| places_old(step)) {
+            world.apply(step);
+        }
+        world.start();
+        world.stop();
+    }
+    assert_eq!((world.row(1), world.row(2)), ("OOOSS".to_owned(), String::new()));
+}
+
+#[test]
+fn a_new_member_that_runs_ends_the_replacement_of_old_ones() {
+    let mut world = five_with_a_new_revision(rolling(1, 0));
+    settle_without_new(&mut world);
+    world.members[0].host = HostState::Lost;
+    for step in world.steps() {
+        world.apply(&step);
+    }
+    let starting = world.holder(1, 0).expect("an old one that starts").id;
+    world.at(0).state = MemberState::Ready;
+    assert!(released(&world.steps()).contains(&(starting, Cause::RollOut)));
+}
+
+#[test]
+fn more_replicas_with_a_new_revision_are_all_new() {
+    for strategy in [rolling(1, 0), super::super::Rolling::default()] {
+        let mut world = World::settled(3, 0);
+        (world.rolling, world.revision, world.replicas) = (strategy, 2, 5);
+        for _ in 0..3 {
+            round_without_new(&mut world);
+        }
+        assert_eq!(world.row(1), "SSS", "{strategy:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The scenarios of the spot rules: which slots are on-demand, what is refilled, what goes first.
 
 use super::super::{BlockedMember, Blocker, Cause, HostState, MemberState, OnChange, Step};
-use super::world::{World, created_slots, in_place_of, into_free_seat, limit, released};
+use super::world::{World, created_slots, in_place_of, into_free_slot, limit, released};
 use crate::model::CapacityType::{OnDemand, Spot};
 
 /// The classes of so many replicas under a limit, once settled.
@@ -35,7 +35,7 @@ fn s5_one_replica_one_on_demand() {
 }
 
 #[test]
-fn s6_a_reclaimed_spot_member_is_replaced_in_its_seat_at_once() {
+fn s6_a_reclaimed_spot_member_is_replaced_in_its_slot_at_once() {
     let mut world = World::settled(5, 3);
     world.at(3).host = HostState::Reclaimed;
     let old = *world.at(3);
@@ -46,14 +46,14 @@ fn s6_a_reclaimed_spot_member_is_replaced_in_its_seat_at_once() {
     assert!(world.plan().is_settled());
 
     world.remove(3);
-    assert_eq!(world.steps(), [into_free_seat(3, Spot)]);
+    assert_eq!(world.steps(), [into_free_slot(3, Spot)]);
 }
 
 #[test]
 fn s7_a_lost_on_demand_member_comes_back_on_demand() {
     let mut world = World::settled(5, 3);
     world.remove(1);
-    assert_eq!(world.steps(), [into_free_seat(1, OnDemand)]);
+    assert_eq!(world.steps(), [into_free_slot(1, OnDemand)]);
 
     let mut world = World::settled(5, 3);
     world.at(1).host = HostState::Lost;
@@ -65,12 +65,12 @@ fn s7_a_lost_on_demand_member_comes_back_on_demand() {
 }
 
 #[test]
-fn s8_the_lowest_free_seats_are_filled_first() {
+fn s8_the_lowest_free_slots_are_filled_first() {
     let mut world = World::settled(5, 3);
     world.remove(4);
     world.remove(0);
     world.replicas = 6;
-    let expected = [into_free_seat(0, OnDemand), into_free_seat(4, Spot), into_free_seat(5, Spot)];
+    let expected = [into_free_slot(0, OnDemand), into_free_slot(4, Spot), into_free_slot(5, Spot)];
     assert_eq!(world.steps(), expected);
 }
 
@@ -102,12 +102,12 @@ fn s9_a_member_that_only_starts_is_not_let_go_before_a_spot_one() {
 fn s10_more_replicas_are_spot() {
     let mut world = World::settled(5, 3);
     world.replicas = 8;
-    let expected = [5, 6, 7].map(|slot| into_free_seat(slot, Spot));
+    let expected = [5, 6, 7].map(|slot| into_free_slot(slot, Spot));
     assert_eq!(world.steps(), expected);
 }
 
 #[test]
-fn s11_a_higher_limit_rebuilds_only_the_seat_that_changed() {
+fn s11_a_higher_limit_rebuilds_only_the_slot_that_changed() {
     let mut world = World::settled(5, 3);
     world.rule = Some(limit(4));
     let old = *world.at(3);
@@ -157,7 +157,7 @@ fn s21_the_next_after_two_on_demand_and_one_spot_is_on_demand() {
     for (slot, class) in [(0, OnDemand), (1, OnDemand), (3, Spot)] {
         world.add(1, slot, class);
     }
-    assert_eq!(world.steps(), [into_free_seat(2, OnDemand)]);
+    assert_eq!(world.steps(), [into_free_slot(2, OnDemand)]);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_template_that_chooses_itself_leaves_the_rule_nothing_to_choose() {
 }
 
 #[test]
-fn an_empty_on_demand_seat_is_filled_before_a_spot_member_goes() {
+fn an_empty_on_demand_slot_is_filled_before_a_spot_member_goes() {
     let mut world = World::empty(3, Some(limit(2)));
     for (slot, letter) in [(1, 'O'), (2, 'S'), (3, 'S')] {
         world.add(1, slot, super::world::class(letter));
@@ -210,7 +210,7 @@ fn an_empty_on_demand_seat_is_filled_before_a_spot_member_goes() {
 }
 
 #[test]
-fn a_seat_that_someone_still_leaves_is_taken_in_their_place() {
+fn a_slot_that_someone_still_leaves_is_taken_in_their_place() {
     let mut world = World::settled(5, 3);
     world.at(3).state = MemberState::Leaving;
     let leaving = *world.at(3);

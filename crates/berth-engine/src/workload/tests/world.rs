@@ -21,6 +21,7 @@ pub(super) struct World {
     pub(super) rolling: Rolling,
     pub(super) paused: bool,
     pub(super) single_writer: bool,
+    pub(super) failing: bool,
     pub(super) members: Vec<Member>,
     created: i64,
 }
@@ -48,6 +49,7 @@ impl World {
             rolling: Rolling::default(),
             paused: false,
             single_writer: false,
+            failing: false,
             members: Vec::new(),
             created: 0,
         }
@@ -69,6 +71,7 @@ impl World {
             rolling: &self.rolling,
             paused: self.paused,
             single_writer: self.single_writer,
+            failing: self.failing,
         }
     }
 
@@ -235,7 +238,7 @@ impl World {
 }
 
 /// A step into a free slot of revision 1.
-pub(super) fn into_free_seat(slot: u32, class: CapacityType) -> Step {
+pub(super) fn into_free_slot(slot: u32, class: CapacityType) -> Step {
     let (class, in_place_of) = (Some(class), None);
     Step::Create { revision: 1, slot, class, in_place_of, cause: Cause::Missing }
 }

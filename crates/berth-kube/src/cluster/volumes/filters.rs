@@ -28,7 +28,7 @@ enum VolumeSource {
     /// It is bound.
     Bound,
     /// It was decided for a pod that is not bound yet.
-    Decided,
+    Planned,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl PreparedVolumes {
 
     /// What to do for unbound claims on a node that passed the check.
     pub(super) fn choices(&self, volumes: &Volumes, node: &Node) -> Vec<(Key, VolumeChoice)> {
-        let decided = self.settled.iter().filter(|(.., how)| *how == VolumeSource::Decided);
+        let decided = self.settled.iter().filter(|(.., how)| *how == VolumeSource::Planned);
         let existing = |volume: &Volume| VolumeChoice::Existing(Arc::clone(&volume.name));
         let mut all: Vec<_> = decided.map(|(key, it, _)| (key.clone(), existing(it))).collect();
         let mut chosen = Vec::new();
@@ -147,7 +147,7 @@ impl Volumes {
         if let Some(ClaimDecision::Bind(name)) = decision
             && let Some(volume) = self.volumes.get(name)
         {
-            prepared.settled.push((key.clone(), Arc::clone(volume), VolumeSource::Decided));
+            prepared.settled.push((key.clone(), Arc::clone(volume), VolumeSource::Planned));
             return Ok(());
         }
         let decided = decision.and_then(|decision| match decision {

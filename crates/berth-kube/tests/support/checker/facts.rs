@@ -116,8 +116,8 @@ pub(crate) struct Pod {
     pub(crate) asked: Result<Amounts, String>,
     /// Ports of the host.
     pub(crate) ports: BTreeSet<Port>,
-    /// Must be beside.
-    pub(crate) beside: Vec<Term>,
+    /// Must be near these.
+    pub(crate) required_affinity: Vec<Term>,
     /// Must be away from.
     pub(crate) away: Vec<Term>,
     /// Its `spec`.
@@ -148,7 +148,7 @@ impl Pod {
             priority: pod.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0),
             asked: requests::of_pod(pod),
             ports: ports(pod),
-            beside: terms("podAffinity"),
+            required_affinity: terms("podAffinity"),
             away: terms("podAntiAffinity"),
             labels: own,
             spec: pod.get("spec").cloned().unwrap_or_default(),

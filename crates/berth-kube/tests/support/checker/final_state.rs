@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Violation;
 use super::facts::{Node, Pod};
 use super::requests::{Amounts, add};
-use super::rules::{Found, clashing, facts, gang, placement};
+use super::rules::{PodFindings, clashing, facts, gang, placement};
 use super::selector::text;
 use super::world::World;
 
@@ -26,7 +26,7 @@ pub(crate) fn check_final(nodes: &[Value], pods: &[Value], others: &[Value]) -> 
         for (at, pod) in here.iter().enumerate() {
             for other in &here[at + 1..] {
                 if let Some(port) = clashing(pod, other) {
-                    let mut one = Found::new(pod, &node.name);
+                    let mut one = PodFindings::new(pod, &node.name);
                     one.add("ports", format!("port {port:?} is used by {} too", other.key));
                     found.extend(one.all);
                 }
@@ -37,14 +37,17 @@ pub(crate) fn check_final(nodes: &[Value], pods: &[Value], others: &[Value]) -> 
     for pod in bound {
         let Some(name) = pod.node.clone() else { continue };
         let Some(node) = world.nodes.get(&name) else {
-            let mut one = Found::new(&pod, &name);
+            let mut one = PodFindings::new(&pod, &name);
             one.add("node", "there is no such node".to_owned());
             found.extend(one.all);
             continue;
         };
         // Most pods say nothing of others, and need no look at them.
-        if pod.beside.is_empty() && pod.away.is_empty() && pod.spec.get("volumes").is_none() {
-            let mut one = Found::new(&pod, &name);
+        if pod.required_affinity.is_empty()
+            && pod.away.is_empty()
+            && pod.spec.get("volumes").is_none()
+        {
+            let mut one = PodFindings::new(&pod, &name);
             facts(&pod, node, &mut one);
             found.extend(one.all);
             continue;

@@ -1,16 +1,16 @@
-//! Rules about other pods: whom a pod must be beside, whom it must be away from, and who must be
+//! Rules about other pods: whom a pod must be near, whom it must be away from, and who must be
 //! away from it.
 
 use super::facts::{Node, Pod, Term};
-use super::rules::Found;
+use super::rules::PodFindings;
 use super::world::{ByNode, World};
 
 /// Judges one placement.
-pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     away(world, pod, node, found);
     of_others(world, pod, node, found);
-    if !pod.beside.is_empty() {
-        beside(world, pod, node, found);
+    if !pod.required_affinity.is_empty() {
+        check_affinity(world, pod, node, found);
     }
 }
 
@@ -28,7 +28,7 @@ fn is_about(world: &World, term: &Term, kind: &(String, super::selector::Labels)
     term.is_about(&kind.0, world.labels_of_namespace(&kind.0), &kind.1)
 }
 
-fn away(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+fn away(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     for term in &pod.away {
         let kinds = world.kinds.iter().filter(|(kind, _)| is_about(world, term, kind));
         let near: i64 = kinds.map(|(_, it)| in_domain(world, &it.all, term.topology(), node)).sum();
@@ -39,7 +39,7 @@ fn away(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
     }
 }
 
-fn of_others(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+fn of_others(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     let of_namespace = world.labels_of_namespace(&pod.namespace);
     for carried in world.away.values().filter(|it| !it.by_node.is_empty()) {
         let term = &carried.term;
@@ -53,11 +53,11 @@ fn of_others(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
     }
 }
 
-/// Whoever matches counts only if it matches every term. Where nobody does, a pod that matches
+/// The one that matches counts only if it matches every term. Where nobody does, a pod that matches
 /// itself is the first of them.
-fn beside(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+fn check_affinity(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     let all = |kind: &(String, super::selector::Labels)| {
-        pod.beside.iter().all(|term| is_about(world, term, kind))
+        pod.required_affinity.iter().all(|term| is_about(world, term, kind))
     };
     let matching: Vec<&ByNode> =
         world.kinds.iter().filter(|(kind, _)| all(kind)).map(|(_, it)| &it.all).collect();
@@ -67,9 +67,9 @@ fn beside(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
             world.nodes.get(name).is_some_and(|it| it.labels.contains_key(term.topology()))
         })
     };
-    let first =
-        !pod.beside.iter().any(somewhere) && all(&(pod.namespace.clone(), pod.labels.clone()));
-    for term in &pod.beside {
+    let first = !pod.required_affinity.iter().any(somewhere)
+        && all(&(pod.namespace.clone(), pod.labels.clone()));
+    for term in &pod.required_affinity {
         let key = term.topology();
         if !node.labels.contains_key(key) {
             found.add("affinity", format!("the node has no label {key}"));

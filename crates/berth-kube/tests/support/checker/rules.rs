@@ -9,14 +9,14 @@ use super::world::World;
 use super::{Violation, pod_affinity, spread, volumes};
 
 /// What is wrong with a pod on a node.
-pub(crate) struct Found<'a> {
+pub(crate) struct PodFindings<'a> {
     pod: &'a Pod,
     node: &'a str,
     /// All that was found.
     pub(crate) all: Vec<Violation>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> PodFindings<'a> {
     /// Nothing so far.
     pub(crate) fn new(pod: &'a Pod, node: &'a str) -> Self {
         Self { pod, node, all: Vec::new() }
@@ -31,7 +31,7 @@ impl<'a> Found<'a> {
 
 /// Every rule that a pod would break on a node, the pod itself being nowhere.
 pub(crate) fn placement(world: &World, pod: &Pod, node: &str) -> Vec<Violation> {
-    let mut found = Found::new(pod, node);
+    let mut found = PodFindings::new(pod, node);
     let Some(at) = world.nodes.get(node) else {
         found.add("node", "there is no such node".to_owned());
         return found.all;
@@ -48,7 +48,7 @@ pub(crate) fn placement(world: &World, pod: &Pod, node: &str) -> Vec<Violation> 
 }
 
 /// What depends on the node alone.
-pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut Found<'_>) {
+pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     let cordon = serde_json::json!({
         "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"
     });
@@ -63,7 +63,7 @@ pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut Found<'_>) {
     }
 }
 
-fn load(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+fn load(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     let (asked, has) = match (&pod.asked, &node.allocatable) {
         (Ok(asked), Ok(has)) => (asked, has),
         (Err(why), _) | (_, Err(why)) => return found.add("unreadable", why.clone()),

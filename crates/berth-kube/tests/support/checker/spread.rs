@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::facts::{Node, Pod};
-use super::rules::Found;
+use super::rules::PodFindings;
 use super::selector::{Labels, list, selects, text};
 use super::world::World;
 
 /// Judges one placement.
-pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     let all = list(&pod.spec, "/topologySpreadConstraints").iter();
     let hard: Vec<&Value> =
         all.filter(|it| text(it, "/whenUnsatisfiable") != "ScheduleAnyway").collect();

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::facts::{Node, Pod};
-use super::rules::Found;
+use super::rules::PodFindings;
 use super::selector::{list, selects_node, text};
 use super::world::World;
 
@@ -22,7 +22,7 @@ fn claims(pod: &Pod) -> impl Iterator<Item = String> {
 }
 
 /// Judges one placement.
-pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>) {
+pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     for key in claims(pod) {
         match world.others.get(&("PersistentVolumeClaim".to_owned(), key.clone())) {
             None => found.add("volumes", format!("claim {key} does not exist")),
@@ -34,7 +34,7 @@ pub(crate) fn check(world: &World, pod: &Pod, node: &Node, found: &mut Found<'_>
     }
 }
 
-fn check_claim(world: &World, key: &str, claim: &Value, node: &Node, found: &mut Found<'_>) {
+fn check_claim(world: &World, key: &str, claim: &Value, node: &Node, found: &mut PodFindings<'_>) {
     let name = text(claim, "/spec/volumeName");
     if name.is_empty() {
         let class = text(claim, "/spec/storageClassName").to_owned();
@@ -53,7 +53,7 @@ fn check_claim(world: &World, key: &str, claim: &Value, node: &Node, found: &mut
     }
 }
 
-fn alone(world: &World, pod: &Pod, key: &str, claim: &Value, found: &mut Found<'_>) {
+fn alone(world: &World, pod: &Pod, key: &str, claim: &Value, found: &mut PodFindings<'_>) {
     let once = |it: &Value| it.as_str() == Some("ReadWriteOncePod");
     if !list(claim, "/spec/accessModes").iter().any(once) {
         return;

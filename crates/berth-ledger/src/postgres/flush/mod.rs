@@ -337,6 +337,7 @@ fn tenants(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         Column::Int("used_memory"),
         Column::Int("used_disk"),
         Column::Int("used_instances"),
+        Column::Text("removal"),
         Column::Int("before"),
     ];
     let (mut added, mut changed) = (Batch::of("tenant"), Batch::new(TENANT));
@@ -348,6 +349,7 @@ fn tenants(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
             continue;
         };
         let quota = &now.quota;
+        let removal = now.removal.as_ref().map(serde_json::to_string).transpose()?;
         let row = cells![
             tenant,
             quota.cpu_milli,
@@ -358,6 +360,7 @@ fn tenants(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
             now.memory,
             now.disk,
             now.instances,
+            removal,
         ];
         match change.before {
             Some(before) => changed.push(row.into_iter().chain(cells![before.instances]))?,
@@ -370,7 +373,7 @@ fn tenants(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
     let sql = "UPDATE tenant AS t SET limit_cpu = u.limit_cpu, limit_memory = u.limit_memory, \
          limit_disk = u.limit_disk, limit_instances = u.limit_instances, used_cpu = u.used_cpu, \
          used_memory = u.used_memory, used_disk = u.used_disk, \
-         used_instances = u.used_instances \
+         used_instances = u.used_instances, removal = u.removal \
          FROM {u} WHERE t.owner = u.owner AND t.used_instances = u.before";
     calls.extend(changed.guarded("tenant", sql));
     calls.extend(added.insert("tenant", ""));

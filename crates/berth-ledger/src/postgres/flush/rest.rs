@@ -77,11 +77,12 @@ pub(super) fn volumes(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
         };
         let batch = if change.before.is_none() { &mut added } else { &mut changed };
         let attached_to = row.attached_to.map(|instance| instance.0.into_bytes());
-        batch.push(cells![id, row.tenant.as_deref(), row.home.as_str(), attached_to])?;
+        let moving_to = row.moving_to.as_ref().map(|node| node.as_str());
+        batch.push(cells![id, row.tenant.as_deref(), row.home.as_str(), attached_to, moving_to])?;
     }
     calls.extend(gone.guarded("volume", "DELETE FROM volume AS t USING {u} WHERE t.id = u.id"));
     let sql = "UPDATE volume AS t SET owner = u.owner, home = u.home, \
-         attached_to = u.attached_to FROM {u} WHERE t.id = u.id";
+         attached_to = u.attached_to, moving_to = u.moving_to FROM {u} WHERE t.id = u.id";
     calls.extend(changed.guarded("volume", sql));
     calls.extend(added.insert("volume", ""));
     Ok(())

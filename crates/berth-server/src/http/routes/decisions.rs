@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::{Decision, DecisionExplanation, DecisionOutcome, Page, PlacedAt, Replay};
-use berth_engine::{InstanceId, Refusal};
+use berth_engine::{Fix, InstanceId, Refusal};
 use berth_ledger::DecisionRecord;
 use serde::Deserialize;
 use serde_json::Value;
@@ -84,13 +84,18 @@ fn stored_id(id: &str) -> Option<String> {
 #[serde(untagged)]
 enum StoredDetail {
     Refusals(Vec<Refusal>),
-    Limit { reason: String },
+    Limit {
+        reason: String,
+        #[serde(default)]
+        fixes: Vec<Fix>,
+    },
 }
 
 /// A decision as a caller may see it.
 pub(super) fn view(decision: &berth_ledger::Decision, audience: &Audience) -> Decision {
     let record = &decision.record;
-    let (mut placed, mut code, mut reason, mut refusals) = (Vec::new(), None, None, Vec::new());
+    let (mut placed, mut code, mut reason) = (Vec::new(), None, None);
+    let (mut refusals, mut fixes) = (Vec::new(), Vec::new());
     let outcome = match &record.outcome {
         berth_ledger::DecisionOutcome::Granted(at) => {
             placed.extend(at.iter().map(|at| PlacedAt {
@@ -104,9 +109,13 @@ pub(super) fn view(decision: &berth_ledger::Decision, audience: &Audience) -> De
         berth_ledger::DecisionOutcome::Refused { code: why, detail } => {
             code = Some(why.clone());
             // One that cannot be read is shown by its code alone.
-            match detail.as_deref().and_then(|detail| serde_json::from_str(detail).ok()) {
+            let json = detail.as_ref().and_then(|detail| detail.json());
+            match json.and_then(|json| serde_json::from_str(&json).ok()) {
                 Some(StoredDetail::Refusals(stored)) => refusals = audience.refusals(stored),
-                Some(StoredDetail::Limit { reason: limit }) => reason = Some(limit),
+                Some(StoredDetail::Limit { reason: limit, fixes: tried }) => {
+                    reason = Some(limit);
+                    fixes = audience.fixes(tried);
+                }
                 None => {}
             }
             DecisionOutcome::Refused
@@ -122,8 +131,10 @@ pub(super) fn view(decision: &berth_ledger::Decision, audience: &Audience) -> De
         policy: record.basis.policy.clone(),
         fleet_version: record.basis.fleet_version,
         placed,
+        preempted: audience.preempted(&record.preempted),
         code,
         reason,
+        fixes,
         refusals,
         requests: Vec::new(),
     }
@@ -253,7 +264,7 @@ async fn replay(
     Path(id): Path<String>,
 ) -> ApiResult<axum::Json<Replay>> {
     let decision = stored(&control, &caller, &id).await?;
-    Ok(axum::Json(explanations::replay_decision(&control, decision).await?))
+    Ok(axum::Json(explanations::replay_decision(&control, &caller, decision).await?))
 }
 
 /// Which instance is explained, and on which nodes.

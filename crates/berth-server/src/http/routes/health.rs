@@ -1,10 +1,11 @@
 //! Whether the server lives and works, what it counts, who the caller is, and the API's document.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use berth_api::WhoAmI;
+use berth_api::{ServerStatus, ServerWarning, WhoAmI};
 use http::{HeaderMap, header};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -22,6 +23,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(readyz))
         .routes(routes!(metrics))
         .routes(routes!(whoami))
+        .routes(routes!(status))
         .routes(routes!(document))
 }
 
@@ -34,17 +36,38 @@ async fn healthz() -> &'static str {
 
 /// Can it serve?
 ///
-/// 200 when the ledger answers and the server is not stopping; 503 otherwise, with the reason.
+/// 200 when the database answers, the threads that all requests share run and the server is not
+/// stopping; 503 otherwise, with the reason.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
 async fn readyz(State(control): State<Arc<ControlPlane>>) -> ApiResult<&'static str> {
+    check_readiness(&control).await?;
+    Ok("ready\n")
+}
+
+async fn check_readiness(control: &ControlPlane) -> ApiResult<()> {
     if control.lifecycle.draining().is_cancelled() || control.lifecycle.stopping().is_cancelled() {
         return Err(ApiError::unavailable("stopping", "the server is stopping"));
     }
-    control.read(|ledger| ledger.newest_event()).await?;
-    control.wait_for_read_your_writes().await;
-    Ok("ready\n")
+    // First what is known already: while the database is away, probes must not pile up on it.
+    let problems = control.problems();
+    if !problems.is_empty() {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Err(ApiError::unavailable("not_ready", problems.join("; ")));
+    }
+    let late = |what: &str| {
+        let limit = PROBE_TIMEOUT.as_millis();
+        ApiError::unavailable("not_ready", format!("{what} did not answer within {limit} ms"))
+    };
+    let answers = control.read(|ledger| ledger.newest_event());
+    tokio::time::timeout(PROBE_TIMEOUT, answers).await.map_err(|_| late("the database"))??;
+    let applied = control.wait_for_read_your_writes();
+    tokio::time::timeout(PROBE_TIMEOUT, applied).await.map_err(|_| late("the catalogue"))?;
+    Ok(())
 }
+
+/// How long a probe waits.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Read the metrics
 ///
@@ -71,6 +94,64 @@ async fn whoami(caller: Caller) -> axum::Json<WhoAmI> {
         node: caller.node().cloned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
+}
+
+/// Read the server's status
+///
+/// Its version, its database and its clock, whether it can serve, and what needs attention. Answered with 200 also when it
+/// cannot; for load balancers there is `/readyz`.
+#[utoipa::path(get, path = "/v1/status", tag = "health",
+    responses((status = 200, description = "The server.", body = ServerStatus)))]
+#[allow(clippy::disallowed_methods, reason = "how long the database takes is measured")]
+async fn status(State(control): State<Arc<ControlPlane>>) -> axum::Json<ServerStatus> {
+    let began = std::time::Instant::now();
+    let ready = check_readiness(&control).await;
+    let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    axum::Json(ServerStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        schema: control.ledger.schema_version(),
+        database: control.ledger.database().to_owned(),
+        database_ms: ready.is_ok().then_some(took),
+        time: control.now(),
+        ready: ready.is_ok(),
+        warnings: warnings(&control, ready.is_ok()).await,
+        reason: ready.err().map(|error| error.detail().to_owned()),
+    })
+}
+
+/// What needs attention: events that cannot be read, what is wrong with the policy in force, and what the
+/// database says about itself.
+async fn warnings(control: &ControlPlane, is_ready: bool) -> Vec<ServerWarning> {
+    let unreadable = control.unreadable_events().into_iter().map(|part| {
+        let last = part.first + part.count - 1;
+        ServerWarning {
+            text: format!("events {} to {last} of the log cannot be read", part.first),
+            remedy: "what they changed was read from the tables instead; streams show them as \
+                     log.unreadable; check the database with berth verify, and restore it if the disk is at fault"
+                .to_owned(),
+        }
+    });
+    let of_policy = control.policy_warnings().into_iter();
+    let of_policy = of_policy.map(|it| ServerWarning { text: it.text, remedy: it.remedy });
+    let mut warnings: Vec<ServerWarning> = unreadable.chain(of_policy).collect();
+    if is_ready {
+        warnings.extend(durability_warnings(control).await);
+    }
+    warnings
+}
+
+/// What the database says about itself now; nothing if it does not answer in time.
+async fn durability_warnings(control: &ControlPlane) -> Vec<ServerWarning> {
+    let warnings = control.read(|ledger| ledger.durability_warnings());
+    let answered = tokio::time::timeout(PROBE_TIMEOUT, warnings).await;
+    let warnings = answered.ok().and_then(Result::ok).unwrap_or_default();
+    warnings
+        .iter()
+        .map(|warning| ServerWarning {
+            text: warning.to_string(),
+            remedy: warning.remedy().to_owned(),
+        })
+        .collect()
 }
 
 /// Read the OpenAPI document

@@ -125,6 +125,7 @@ impl<'a> InstanceViewer<'a> {
             tags: claim.request.tags.clone(),
             image: claim.request.image.clone(),
             groups: claim.request.groups.clone(),
+            slot: claim.instance_slot(),
             locality: facts.map_or_else(none, |facts| self.marks.index(tenant, facts)),
             rack: names.and_then(|facts| facts.rack.clone()),
             zone: names.and_then(|facts| facts.zone.clone()),

@@ -11,12 +11,14 @@ mod migrations;
 mod nodes;
 mod pages;
 mod permits;
-mod placements;
+pub(super) mod placements;
 mod policies;
-mod queue;
+mod preemptions;
+pub(super) mod queue;
 mod rebalance;
 mod resources;
 mod state;
+mod tenants;
 mod tokens;
 mod workloads;
 
@@ -35,6 +37,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
     OpenApiRouter::new()
         .merge(health::routes())
         .merge(placements::routes())
+        .merge(preemptions::routes())
         .merge(queue::routes())
         .merge(claims::routes())
         .merge(instances::routes())
@@ -48,6 +51,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(resources::routes())
         .merge(workloads::routes())
         .merge(policies::routes())
+        .merge(tenants::routes())
         .merge(tokens::routes())
         .merge(audit::routes())
         .merge(state::routes())

@@ -21,7 +21,6 @@ use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::caller::Caller;
-use berth_control::clock::now;
 use berth_control::{ControlPlane, ExplanationRange};
 
 pub(super) fn routes() -> Routes {
@@ -174,7 +173,7 @@ async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> 
     let form = bytes.ok().and_then(|bytes| read_form(&bytes));
     let Some(form) = form else { return wrong("Nothing was sent. Paste a token.") };
     let token = form.token.trim();
-    let Some(caller) = access.tokens.caller(token, from, now()) else {
+    let Some(caller) = access.tokens.caller(token, from, access.clock.now()) else {
         return wrong("This token is not valid: it may be mistyped, expired or revoked.");
     };
     // Others have no fleet to look at.

@@ -17,6 +17,7 @@ use super::decisions::ExplainQuery;
 use crate::http::extract::{Json, Query, RequestContext};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
+use berth_control::placement::EXPLAINED_NODES;
 use berth_control::queue::{self, Outcome};
 use berth_control::{ControlError, ControlPlane, ExplanationRange, explanations};
 
@@ -25,15 +26,13 @@ pub(super) fn routes() -> Routes {
 }
 
 /// Longest that a caller may have its answer held back.
-const LONGEST_HOLD_S: u64 = 300;
-
-/// Nodes that a full explanation of a refusal begins with.
-const NODES_EXPLAINED: usize = 100;
+pub(super) const LONGEST_HOLD_S: u64 = 300;
 
 /// Place instances
 ///
-/// Chooses nodes and claims them, all in one. A refusal is 409 with the whole explanation; with
-/// `explain` `full` also with the first 100 nodes, each with every filter that it fails. With
+/// Chooses nodes and claims them, all in one. A refusal is 409 with the whole explanation. With
+/// `explain` `full` either is answered with the first 100 nodes, each with every filter that it fails
+/// or every term of its total; `next` says where further ones begin. With
 /// mode `wait` and no room, the request is queued: 202 with a ticket; `Prefer: wait=30` holds the
 /// answer back for up to so many seconds.
 #[utoipa::path(
@@ -57,13 +56,7 @@ async fn place(
     Json(mut request): Json<PlaceRequest>,
 ) -> ApiResult<Response> {
     let dry_run = request.dry_run;
-    let header_id =
-        match headers.get(IDEMPOTENCY_KEY) {
-            Some(value) => Some(value.to_str().map(str::to_owned).map_err(|_| {
-                ApiError::field("Idempotency-Key", None, "visible ASCII characters")
-            })?),
-            None => None,
-        };
+    let header_id = idempotency_key(&headers)?;
     let explained = request_to_explain(&mut request, header_id.as_deref());
     let outcome = match queue::place(&control, &caller, request, header_id).await {
         Ok(outcome) => outcome,
@@ -80,6 +73,13 @@ async fn place(
             Ok(waiting(ticket))
         }
     }
+}
+
+/// The request id of the header, if it has one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let unreadable = |_| ApiError::field("Idempotency-Key", None, "visible ASCII characters");
+    Ok(Some(value.to_str().map(str::to_owned).map_err(unreadable)?))
 }
 
 /// A copy of a request whose refusal is to be explained node by node. It needs a request id for that,
@@ -105,7 +105,7 @@ async fn with_nodes(
 ) -> ControlError {
     let refused = error.explained().first().map(|refusal| refusal.instance);
     let (Some(request), Some(instance)) = (request, refused) else { return error };
-    let range = ExplanationRange { instance: Some(instance), from: 0, limit: NODES_EXPLAINED };
+    let range = ExplanationRange { instance: Some(instance), from: 0, limit: EXPLAINED_NODES };
     match explanations::explain_request(control, caller, *request, range).await {
         Ok(explanation) => error.explanation(explanation),
         // The refusal itself is what was asked for.
@@ -132,7 +132,7 @@ async fn explain(
     Query(query): Query<ExplainQuery>,
     Json(request): Json<PlaceRequest>,
 ) -> ApiResult<axum::Json<InstanceExplanation>> {
-    let range = query.range(NODES_EXPLAINED)?;
+    let range = query.range(EXPLAINED_NODES)?;
     Ok(axum::Json(explanations::explain_request(&control, &caller, request, range).await?))
 }
 
@@ -151,7 +151,7 @@ fn waiting(ticket: Ticket) -> Response {
 }
 
 /// Seconds for which the caller would have its answer held back.
-fn held_s(headers: &HeaderMap) -> u64 {
+pub(in crate::http) fn held_s(headers: &HeaderMap) -> u64 {
     let prefer = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
     let mut parts = prefer.flat_map(|value| value.split(','));
     let wait = parts.find_map(|part| part.trim().strip_prefix("wait=")?.trim().parse().ok());
@@ -164,14 +164,15 @@ pub(super) async fn hold(control: &Arc<ControlPlane>, id: &str, seconds: u64) ->
     let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
     loop {
         closings.mark_unchanged();
-        let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now())?;
-        if ticket.state != TicketState::Waiting || seconds == 0 {
-            return Some(ticket);
+        let is_open = control.queue.tickets.get(id)?.value.is_open();
+        if !is_open || seconds == 0 {
+            break;
         }
         tokio::select! {
             _ = closings.changed() => {}
-            () = tokio::time::sleep_until(end) => return Some(ticket),
-            () = control.lifecycle.stopping().cancelled() => return Some(ticket),
+            () = tokio::time::sleep_until(end) => break,
+            () = control.lifecycle.stopping().cancelled() => break,
         }
     }
+    control.queue.get(id, &control.lifecycle.settings(), control.now())
 }

@@ -16,6 +16,7 @@ use crate::http::list::{PageQuery, first_page, page_limit};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::instance_spec::shown_request;
+use berth_control::state::TicketPage;
 use berth_control::{ControlPlane, clock::moment};
 
 pub(super) fn routes() -> Routes {
@@ -33,18 +34,15 @@ async fn list(
     Query(query): Query<PageQuery>,
 ) -> ApiResult<axum::Json<Page<Ticket>>> {
     let limit = page_limit(query.limit)?;
-    let tickets = control.queue.list(&control.lifecycle.settings(), control.now());
-    let mut mine: Vec<(String, Ticket)> = tickets
-        .into_iter()
-        .filter(|ticket| caller.sees(&ticket.tenant))
-        .map(|ticket| (ticket.id.clone(), ticket))
-        .collect();
-    if let Some(after) = query.cursor {
-        // The ticket is gone: start over rather than skip what follows.
-        let from = mine.iter().position(|(id, _)| *id == after).map_or(0, |place| place + 1);
-        mine.drain(..from);
-    }
-    Ok(axum::Json(first_page(mine.into_iter(), limit)))
+    let page = TicketPage {
+        after: query.cursor.as_deref(),
+        // One more tells whether there is a next page.
+        most: limit + 1,
+        is_wanted: &|ticket: &Ticket| caller.sees(&ticket.tenant),
+    };
+    let tickets = control.queue.list(&page, &control.lifecycle.settings(), control.now());
+    let tickets = tickets.into_iter().map(|ticket| (ticket.id.clone(), ticket));
+    Ok(axum::Json(first_page(tickets, limit)))
 }
 
 /// How long to wait.
@@ -57,6 +55,12 @@ struct WaitQuery {
     wait_s: Option<u64>,
 }
 
+/// Seconds for which the caller of [`get`] would have its answer held back, from the query.
+pub(in crate::http) fn held_s(query: &str) -> u64 {
+    let wait = query.split('&').find_map(|part| part.strip_prefix("wait_s=")?.parse().ok());
+    wait.unwrap_or(0).min(placements::LONGEST_HOLD_S)
+}
+
 /// Read a waiting request
 #[utoipa::path(get, path = "/v1/queue/{id}", tag = "queue",
     params(("id" = String, Path, description = "The ticket."), WaitQuery),
@@ -66,8 +70,9 @@ async fn get(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> ApiResult<axum::Json<Ticket>> {
-    check_tenant(&control, &caller, &id)?;
-    let ticket = placements::hold(&control, &id, query.wait_s.unwrap_or(0).min(300)).await;
+    check_tenant(&control, &caller, &id).await?;
+    let held_s = query.wait_s.unwrap_or(0).min(placements::LONGEST_HOLD_S);
+    let ticket = placements::hold(&control, &id, held_s).await;
     ticket.map(axum::Json).ok_or_else(|| ApiError::not_found("waiting request", &id))
 }
 
@@ -79,14 +84,15 @@ async fn cancel(
     RequestContext { control, caller }: RequestContext,
     Path(id): Path<String>,
 ) -> ApiResult<StatusCode> {
-    check_tenant(&control, &caller, &id)?;
+    check_tenant(&control, &caller, &id).await?;
     berth_control::queue::cancel(&control, &caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<()> {
-    let ticket = control.queue.get(id, &control.lifecycle.settings(), control.now());
-    match ticket.filter(|ticket| caller.sees(&ticket.tenant)) {
+async fn check_tenant(control: &ControlPlane, caller: &Caller, id: &str) -> ApiResult<()> {
+    berth_control::queue::find(control, id).await?;
+    let known = control.queue.tickets.get(id);
+    match known.filter(|known| caller.sees(&known.value.ticket.tenant)) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("waiting request", id)),
     }

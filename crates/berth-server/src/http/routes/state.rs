@@ -46,7 +46,7 @@ async fn export(State(control): State<Arc<ControlPlane>>) -> Response {
 /// Read everything inside
 ///
 /// What the server knows and decides by, in one document: the ledger's rows of nodes, claims,
-/// groups, tenants and migrations as of one moment, and beside them what its copies in memory make
+/// groups, tenants and migrations as of one moment, and with them what its copies in memory make
 /// of each node. `berth debug check` says whether all of it agrees. No tokens and no keys.
 #[utoipa::path(get, path = "/v1/debug/state", tag = "state",
     responses((status = 200, description = "The dump, schema version 1.", content_type = "application/json", body = Object)))]

@@ -68,12 +68,7 @@ async fn create(
     Json(new): Json<NewToken>,
 ) -> ApiResult<Response> {
     let (record, secret) = TokenRecord::make(&new, control.now()).map_err(invalid_token)?;
-    let op = Op::PutDocument {
-        kind: Text::from(TOKEN_KIND),
-        id: Text::from(record.token.id.as_str()),
-        body: body_of(&record)?,
-        expect: Expect::Absent,
-    };
+    let op = record.store_op().map_err(|error| ApiError::invalid(error.to_string()))?;
     control.administer(&caller, "token.create", subject(&record.token), op).await?;
     let token = record.token.clone();
     access.tokens.put(record, 1);

@@ -2,12 +2,12 @@
 
 use berth_api::{Node, NodeStateChange};
 use berth_client::{Client, ClientError};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use crate::cli::resource::{Resource, path_of};
 use crate::cmdutil::{
-    CmdResult, Failure, RawJson, Session, Table, columns, concurrently, confirm, decode_all,
-    node_state, plural,
+    CmdResult, Failure, NonInteractive, RawJson, Session, Table, columns, concurrently, confirm,
+    decode_all, node_state, plural,
 };
 
 /// Most nodes that are named before a change.
@@ -18,9 +18,10 @@ pub(crate) const CHANGE: &str = "change";
 
 /// Which nodes are changed.
 #[derive(Args, Debug, Default)]
+#[command(group = ArgGroup::new("which_nodes").required(true).args(["nodes", "filter"]))]
 pub(crate) struct Target {
     /// Names of the nodes.
-    #[arg(value_name = "NODE", required_unless_present = "filter", conflicts_with = "filter")]
+    #[arg(value_name = "NODE")]
     pub(crate) nodes: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: Selection,
@@ -35,7 +36,7 @@ pub(crate) struct Selection {
     /// Show which nodes are selected, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Change several nodes without confirmation.
+    /// Change the nodes without confirmation; needed with --where where there is no terminal.
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
@@ -93,6 +94,7 @@ impl Target {
         let nodes: Vec<Node> = decode_all(&page.items)?;
         if nodes.is_empty() {
             session.out.note("No nodes match; nothing to do.");
+            session.selector_hints(filter).await.iter().for_each(|hint| session.out.note(hint));
         }
         Ok(nodes.iter().map(|node| node.facts.id.to_string()).collect())
     }
@@ -107,11 +109,14 @@ impl Target {
             names.iter().for_each(|name| out.line(name));
             return Ok(Vec::new());
         }
-        if names.len() > 1 && !self.selection.yes {
+        let is_selected = self.selection.filter.is_some();
+        if (names.len() > 1 || is_selected) && !names.is_empty() && !self.selection.yes {
             let more = names.len().saturating_sub(NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();
-            confirm(&format!("{verb} {count}: {}{more}?", named.join(", ")))?;
+            let non_interactive =
+                if is_selected { NonInteractive::Refuse } else { NonInteractive::Proceed };
+            confirm(&format!("{verb} {count}: {}{more}", named.join(", ")), non_interactive)?;
         }
         Ok(names)
     }
@@ -191,7 +196,7 @@ pub(crate) async fn report(
 ) -> CmdResult {
     if let ([_], 1) = (failed.as_slice(), total) {
         let (name, failure) = failed.swap_remove(0);
-        return Err(session.suggest_node(failure, &name).await);
+        return Err(session.suggest::<Node>(failure, &name).await);
     }
     failed.sort_by(|(a, _), (b, _)| a.cmp(b));
     Failure::of_many(failed, total, "node", "failed")

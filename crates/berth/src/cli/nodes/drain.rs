@@ -95,7 +95,7 @@ impl ReclaimArgs {
         let notice = ReclaimNotice { in_s: self.within };
         match session.client.post::<_, RawJson>(&path(&self.node, "reclaim"), &notice).await {
             Ok(raw) => print_drains(session, &[raw]),
-            Err(error) => Err(session.suggest_node(error.into(), &self.node).await),
+            Err(error) => Err(session.suggest::<Node>(error.into(), &self.node).await),
         }
     }
 }

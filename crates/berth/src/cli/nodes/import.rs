@@ -51,7 +51,7 @@ impl ImportArgs {
         let raw = match answer {
             Ok(raw) => raw,
             // Errors of lines come as a report, not as a problem document.
-            Err(ClientError::Status { status: 422, text }) => serde_json::from_str(&text)?,
+            Err(ClientError::Status { status: 422, text, .. }) => serde_json::from_str(&text)?,
             Err(error) => return Err(error.into()),
         };
         let report: ImportReport = decode(&raw)?;

@@ -8,11 +8,11 @@ mod register;
 mod set;
 
 use berth_api::select::Selector;
-use berth_api::{Node, NodeExplanation};
+use berth_api::{Node, NodeExplanation, Page};
 use clap::{Args, Subcommand};
 
 use self::bulk::{ChangeArgs, Verb};
-use super::resource::{Limit, MORE, NameArg, Resource, path_of};
+use super::resource::{ListOptions, NameArg, Resource, path_of};
 use crate::cmdutil::{CmdResult, RawJson, Session, decode_all};
 
 /// Show and change nodes.
@@ -90,7 +90,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "COLUMN", value_parser = print::Sort::parse, allow_hyphen_values = true)]
     sort: Option<print::Sort>,
     #[command(flatten)]
-    limit: Limit,
+    options: ListOptions,
 }
 
 /// A selector is parsed here first, so that a mistake is pointed out before the server is asked.
@@ -128,31 +128,38 @@ impl Nodes {
 async fn get(session: &Session, name: &str, below: &str) -> CmdResult<RawJson> {
     match session.get(&format!("{}{below}", path_of::<Node>(name)), &[]).await {
         Ok(raw) => Ok(raw),
-        Err(failure) => Err(session.suggest_node(failure, name).await),
+        Err(failure) => Err(session.suggest::<Node>(failure, name).await),
     }
 }
 
 impl ListArgs {
     async fn run(self, session: &Session) -> CmdResult {
-        let query: Vec<_> = self.filter.iter().map(|filter| ("where", filter.as_str())).collect();
-        // To sort, all nodes are needed.
-        let limit = self.limit.get().filter(|_| self.sort.is_none());
-        let mut page = session.get_list(Node::PATH, &query, limit).await?;
-        let mut nodes: Vec<Node> = decode_all(&page.items)?;
-        if let Some(sort) = self.sort {
-            let mut both: Vec<(Node, RawJson)> = nodes.into_iter().zip(page.items).collect();
-            both.sort_by(|(a, _), (b, _)| sort.compare(a, b));
-            both.truncate(self.limit.get().unwrap_or(usize::MAX));
-            (nodes, page.items) = both.into_iter().unzip();
-        }
-        if session.out.is_data() {
-            return session.out.data(&page);
-        }
         let when_empty = if self.filter.is_some() { "No nodes match." } else { Node::EMPTY };
-        session.print_list(&nodes, when_empty);
-        if page.next.is_some() {
-            session.out.note(MORE);
+        let is_empty = std::cell::Cell::new(false);
+        let fetch = async || {
+            let page = self.fetch(session).await?;
+            is_empty.set(page.items.is_empty());
+            Ok(page)
+        };
+        session.print_or_watch::<Node>(self.options, fetch, when_empty).await?;
+        if let Some(filter) = self.filter.as_ref().filter(|_| is_empty.get()) {
+            session.selector_hints(filter).await.iter().for_each(|hint| session.out.note(hint));
         }
         Ok(())
+    }
+
+    async fn fetch(&self, session: &Session) -> CmdResult<Page<RawJson>> {
+        let query: Vec<_> = self.filter.iter().map(|filter| ("where", filter.as_str())).collect();
+        // To sort, all nodes are needed.
+        let limit = self.options.limit().filter(|_| self.sort.is_none());
+        let mut page = session.get_list(Node::PATH, &query, limit).await?;
+        if let Some(sort) = self.sort {
+            let nodes: Vec<Node> = decode_all(&page.items)?;
+            let mut both: Vec<(Node, RawJson)> = nodes.into_iter().zip(page.items).collect();
+            both.sort_by(|(a, _), (b, _)| sort.compare(a, b));
+            both.truncate(self.options.limit().unwrap_or(usize::MAX));
+            page.items = both.into_iter().map(|(_, raw)| raw).collect();
+        }
+        Ok(page)
     }
 }

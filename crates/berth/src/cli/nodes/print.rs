@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use berth_api::engine::elastic::Account;
-use berth_api::engine::{Amounts, LinkState, NodeFacts, TraitValue, Unit};
+use berth_api::engine::{Amounts, LinkState, MeasuredLoad, NodeFacts, TraitValue, Unit};
 use berth_api::{Node, NodeExplanation, NodeInstance, units};
 
 use crate::cli::resource::Resource;
@@ -97,6 +97,7 @@ There are no nodes yet. Add one with: berth nodes register NAME --cpu 16 --memor
             ("allocatable", amounts(&self.limits)),
             ("used", amounts(&self.used)),
             ("promised CPU", cpu_usage(self).to_string()),
+            ("measured load", facts.load.map(measured_load).unwrap_or_default()),
             ("instances", format!("{} of at most {}", self.instances, facts.instance_limit)),
             ("can be emptied", evacuation(self)),
             ("extra resources", key_values(&facts.extra)),
@@ -131,7 +132,7 @@ fn print_layers(out: &Output, node: &Node) {
         let Some((value, by)) = set.or(policy) else { continue };
         table.row([field.as_str().into(), plain(value), by.into(), plain(reported)]);
     }
-    out.line(format!("\n{}", table.text()));
+    out.line(format!("\n{}", out.text_of(&table)));
     if !node.set.is_empty() {
         let id = node.facts.id.as_str();
         out.note(paint(DIM, &format!("Give back with: berth nodes unset {id} FACT")));
@@ -145,6 +146,12 @@ fn plain(value: &serde_json::Value) -> Cell {
         serde_json::Value::String(text) => text.as_str().into(),
         other => other.to_string().into(),
     }
+}
+
+fn measured_load(load: MeasuredLoad) -> String {
+    let percent = |permille: u16| format!("{} %", permille / 10);
+    let memory = load.memory_permille.map(|memory| format!(", memory {}", percent(memory)));
+    format!("CPU {}{}", percent(load.cpu_permille), memory.unwrap_or_default())
 }
 
 fn platform(facts: &NodeFacts) -> Option<String> {
@@ -193,7 +200,7 @@ fn print_account(out: &Output, account: &Account) {
         ];
         table.row(std::iter::once(name.into()).chain(amounts.map(cell)));
     }
-    out.line(format!("\n{}", table.text()));
+    out.line(format!("\n{}", out.text_of(&table)));
     let style = if account.must_shed() || account.is_over() { WARN } else { DIM };
     out.line(paint(style, &pressure_sentence(account)));
 }
@@ -289,7 +296,7 @@ pub(crate) fn explanation(out: &Output, explanation: &NodeExplanation) {
         "WHY" => instance.why.as_str(),
     ];
     let table = Table::of(&explanation.guests, false, columns);
-    out.line(table.text());
+    out.line(out.text_of(&table));
     out.note(paint(DIM, "\nExplain one with: berth explain INSTANCE"));
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use berth_api::Node;
 use berth_api::engine::{Amounts, CapacityType, LinkState, Network, NodeFacts, TraitValue};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use crate::cli::resource::path_of;
 use crate::cmdutil::{CmdResult, Failure, RawJson, Session, args, file};
@@ -18,9 +18,9 @@ An agent registers its node by itself; see berth agent --help.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("source").required(true).multiple(true).args(["name", "file"]))]
 pub(crate) struct RegisterArgs {
     /// Name of the node.
-    #[arg(required_unless_present = "file")]
     name: Option<String>,
     /// All facts of the node, in JSON, YAML or TOML; `-` reads standard input.
     #[arg(long, short, value_name = "FILE")]

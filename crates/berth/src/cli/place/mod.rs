@@ -3,6 +3,7 @@
 mod elastic;
 pub(crate) mod flags;
 mod place_flags;
+mod preempt;
 mod print;
 mod wait;
 
@@ -12,7 +13,7 @@ use clap::Args;
 
 use self::flags::{CommandLine, RequestFlags};
 use super::explanation;
-use super::refusal::{Advice, draw_refusals};
+use super::refusal::{Advice, draw_limit, draw_refusals};
 use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, args, decode};
 
 const EXAMPLES: &str = "\
@@ -21,6 +22,7 @@ Examples:
   berth place --cpu 2 --memory 4GiB --count 50 --tag role=web --affinity 'role!=~web@rack'
   berth place --memory 16GiB --trait ssd --explain
   berth place --memory 512GiB --wait 5m
+  berth place --memory 64GiB --priority 10 --preempt --dry-run
   berth place --cpu 1 --memory 4GiB --min 0.5,1GiB --max 4,16GiB
   berth place -f web.yaml --count 3 --dry-run";
 
@@ -56,6 +58,12 @@ struct HandlingFlags {
     /// Explain the choice: the winner and the runner-up; `=full` adds every node.
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "summary", value_parser = args::api_value::<ExplainLevel>("summary or full"))]
     explain: Option<ExplainLevel>,
+    /// If there is no room, release instances of lower priority to make some, after showing them.
+    #[arg(long, conflicts_with_all = ["at_least", "best_effort", "wait", "explain"])]
+    preempt: bool,
+    /// With --preempt: skip the confirmation.
+    #[arg(long, short, requires = "preempt")]
+    yes: bool,
     /// Idempotency key: a retry with the same id gets the first answer.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -99,18 +107,30 @@ impl Place {
 
     pub(crate) async fn run(self, session: &Session) -> CmdResult {
         let request = self.request()?;
+        if self.handling.preempt {
+            return self.run_preempting(session, request).await;
+        }
+        self.place(session, request).await
+    }
+
+    async fn place(&self, session: &Session, request: PlaceRequest) -> CmdResult {
         let answer: Result<RawJson, ClientError> =
             session.client.post("/v1/placements", &request).await;
         let raw = match answer {
             Ok(raw) => raw,
-            Err(error) => return Err(self.draw_failure(error.into(), &request)),
+            Err(error) => {
+                return Err(self.draw_failure(session, error.into(), &request).await);
+            }
         };
         match decode::<PlaceOutcome>(&raw)? {
             PlaceOutcome::Placed(placed) => self.print(session, &raw, &placed, &request),
             PlaceOutcome::Waiting(ticket) => {
-                let (raw, placed) = wait::until_granted(session, *ticket)
-                    .await
-                    .map_err(|failure| self.draw_failure(failure, &request))?;
+                let (raw, placed) = match wait::until_granted(session, *ticket).await {
+                    Ok(granted) => granted,
+                    Err(failure) => {
+                        return Err(self.draw_failure(session, failure, &request).await);
+                    }
+                };
                 match placed {
                     Some(placed) => self.print(session, &raw, &placed, &request),
                     None if session.out.is_data() => session.out.data(&raw),
@@ -151,25 +171,40 @@ impl Place {
         Ok(())
     }
 
-    fn draw_failure(&self, failure: Failure, request: &PlaceRequest) -> Failure {
-        draw_failure(failure, &self.request, self.kept_flags(), request)
+    async fn draw_failure(
+        &self,
+        session: &Session,
+        failure: Failure,
+        request: &PlaceRequest,
+    ) -> Failure {
+        draw_failure(session, failure, &self.request, self.kept_flags(), request).await
     }
 }
 
-/// Draws a refusal, with commands that can be pasted.
-pub(crate) fn draw_failure(
+/// Draws a refusal, with commands that can be pasted, and names that were probably meant.
+pub(crate) async fn draw_failure(
+    session: &Session,
     failure: Failure,
     flags: &RequestFlags,
     kept: Vec<String>,
     request: &PlaceRequest,
 ) -> Failure {
     let Some(problem) = failure.problem() else { return failure };
-    if problem.refusals.is_empty() {
-        return failure;
-    }
     let advice = Advice::new(flags, kept, request);
-    let drawing = draw_refusals(&problem.refusals, &advice);
-    failure.with_drawing(drawing)
+    let drawing = match () {
+        () if !problem.refusals.is_empty() => draw_refusals(&problem.refusals, &advice),
+        () if !problem.fixes.is_empty() => draw_limit(problem, &advice),
+        () => {
+            let notes = session.reference_hints(&problem.code, request).await;
+            return failure.with_notes(notes);
+        }
+    };
+    let notes = if problem.refusals.is_empty() {
+        session.reference_hints(&problem.code, request).await
+    } else {
+        problem.hints.clone()
+    };
+    failure.with_drawing(drawing).with_notes(notes)
 }
 
 #[cfg(test)]

@@ -20,7 +20,10 @@ pub(crate) fn print_placement(out: &Output, placed: &Placed) {
     }
     out.line(headline(placed));
     out.line("");
-    out.line(table(placed, out.is_wide()).text());
+    out.line(out.text_of(&table(placed, out.is_wide())));
+    for notice in &placed.notices {
+        out.note(format!("\nNote: {notice}"));
+    }
     let lease = placed.instances.iter().filter_map(|instance| instance.lease_until).min();
     if let Some(until) = lease {
         let text = format!("The claims expire {} unless an agent binds them.", age(until));

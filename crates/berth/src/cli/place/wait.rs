@@ -64,8 +64,9 @@ pub(crate) async fn until_granted(
 }
 
 fn place_in_queue(ticket: &Ticket) -> String {
-    let position = ticket.position.map_or_else(|| "?".to_owned(), |place| place.to_string());
-    format!("place {position} in the queue, tried {} times", ticket.tries)
+    let position =
+        ticket.position.map_or_else(|| "far back".to_owned(), |place| format!("place {place}"));
+    format!("{position} in the queue, tried {} times", ticket.tries)
 }
 
 fn outcome(raw: RawJson, ticket: Ticket) -> CmdResult<(RawJson, Option<Placed>)> {

@@ -12,6 +12,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use self::data::Reader;
+pub(crate) use self::data::{Fleet, Usage};
 use self::draw::{View, draw};
 use crate::cmdutil::{CmdResult, Exit, Failure, Session, args};
 

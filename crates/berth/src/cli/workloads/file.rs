@@ -5,7 +5,7 @@ use std::path::Path;
 use berth_api::NewWorkload;
 use serde_json::{Map, Value};
 
-use crate::cmdutil::{CmdResult, Failure, file, resolve_instance_units};
+use crate::cmdutil::{CmdResult, Failure, file, from_value, resolve_instance_units};
 
 /// A workload in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,10 +90,7 @@ fn new(mut value: Value) -> Result<NewWorkload, String> {
     if let Some(template) = value.get_mut("template") {
         resolve_instance_units(template).map_err(|wrong| format!("template.{wrong}"))?;
     }
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let (path, inner) = (error.path().to_string(), error.inner().to_string());
-        if path == "." { inner } else { format!("{path}: {inner}") }
-    })
+    from_value(value)
 }
 
 fn text(map: &mut Map<String, Value>, field: &str) -> CmdResult<Option<String>> {

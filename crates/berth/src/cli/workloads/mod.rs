@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use self::diff::Change;
 use self::wait::Wait;
-use super::resource::{Limit, Resource};
+use super::resource::{ListOptions, Resource};
 use crate::cmdutil::{
     CmdResult, Failure, RawJson, Session, args, decode, decode_all, plural, query_params,
 };
@@ -86,7 +86,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     env: Option<String>,
     #[command(flatten)]
-    limit: Limit,
+    options: ListOptions,
 }
 
 #[derive(Args, Debug)]
@@ -190,7 +190,7 @@ impl Workloads {
             Self::Apply(apply) => apply.run(session).await,
             Self::List(list) => {
                 let query = query_params(&[("tenant", &list.tenant), ("env", &list.env)]);
-                session.list::<Workload>(&query, list.limit.get()).await
+                session.list::<Workload>(&query, list.options).await
             }
             Self::Show(arg) => session.print::<Workload>(&arg.workload.get(session).await?),
             Self::Status(arg) => arg.status(session).await,

@@ -156,7 +156,7 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
     let table = slots(workload, members, out.is_wide());
     if !table.is_empty() {
         out.line("");
-        out.line(table.text());
+        out.line(out.text_of(&table));
     }
     let Some(reason) = &status.reason else { return };
     out.line("");
@@ -276,6 +276,7 @@ impl Resource for Member {
     const COLUMNS: &'static [Column<Self>] = columns![member;
         "INSTANCE" => member.instance.to_string(),
         ">SLOT" => member.slot,
+        "+SLOT ID" => member.slot_id.map(|id| id.to_string()),
         ">REVISION" => member.revision,
         "CLASS" => class(member),
         ">COST" => member.deletion_cost,

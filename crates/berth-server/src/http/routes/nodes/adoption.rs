@@ -6,10 +6,10 @@ use std::sync::Arc;
 use berth_api::{FoundInstance, ReportedInstance, Role as CallerRole};
 use berth_engine::{Demand, Elastic, InstanceId, InstanceRequest, NodeId};
 use berth_ledger::{Adopt, ClaimKey, ClaimRejection, Guard, Op, Role, Text};
-use uuid::Uuid;
 
 use crate::http::routes::claims::state_of;
 use crate::problem::{ApiError, ApiResult};
+use berth_control::adoption::adoption_request_id;
 use berth_control::caller::Caller;
 use berth_control::{Adoption, ControlError, ControlPlane, UNMANAGED};
 
@@ -87,8 +87,7 @@ pub(super) async fn adopt(
     };
     let demand = Demand::new(&request, &policy);
     let op = Op::Adopt(Adopt {
-        // What is there already is not recorded twice, so every report may be a new one.
-        request_id: Text::from(format!("adopt-{instance}-{}", Uuid::now_v7())),
+        request_id: Text::from(adoption_request_id(instance)),
         request: Arc::new(request),
         node: node.clone(),
         demand,

@@ -10,10 +10,11 @@ use berth_api::{
     RunState, RunningInstance,
 };
 use berth_engine::{
-    BootOutcome, Elastic, FactChange, FactLayer, InstanceId, NodeId, NodeState, Timestamp,
+    BootOutcome, Elastic, FactChange, FactLayer, InstanceId, MeasuredLoad, NodeId, NodeState,
+    Timestamp,
 };
 use berth_ledger::{
-    Advance, ClaimKey, ClaimState, Ledger, LedgerError, Op, Release, Role, Step, Text,
+    Advance, ClaimKey, ClaimState, ForTenants, Ledger, LedgerError, Op, Release, Role, Step, Text,
 };
 use futures_util::{Stream, StreamExt as _};
 use uuid::Uuid;
@@ -56,6 +57,8 @@ pub(super) async fn heartbeat(
     }
     let at = control.now();
     known(&control, &node)?;
+    check_load(beat.load)?;
+    control.record_load(&node, beat.load);
     control.record_heartbeat(&node, at.as_second());
     apply_health(&control, &node, beat.degraded.as_deref()).await?;
     if let Some(notice) = &beat.reclaim {
@@ -86,6 +89,20 @@ pub(super) async fn heartbeat(
         volume_moves: control.moves.volume_moves.tasks(&node),
         migrations: control.moves.migrations.tasks(&control.catalog.read(), &node),
     }))
+}
+
+/// Shares of a host are at most all of it.
+fn check_load(load: Option<MeasuredLoad>) -> ApiResult<()> {
+    let shares = load.into_iter().flat_map(|load| {
+        [("cpu_permille", Some(load.cpu_permille)), ("memory_permille", load.memory_permille)]
+    });
+    for (field, share) in shares {
+        if let Some(share) = share.filter(|share| *share > MeasuredLoad::FULL) {
+            let value = Some(share.to_string());
+            return Err(ApiError::field(&format!("load.{field}"), value, "0 to 1000"));
+        }
+    }
+    Ok(())
 }
 
 fn known(control: &ControlPlane, node: &NodeId) -> ApiResult<(NodeState, i64)> {
@@ -133,9 +150,10 @@ fn list(control: &ControlPlane, node: &NodeId) -> ApiResult<AssignmentList> {
         return Err(ApiError::not_found("node", node.as_str()));
     };
     // What is being moved here is a task of its migration until it runs here; what was found here and
-    // elsewhere is not.
+    // elsewhere is not. What may still run in the place that it left is not to be started here yet.
     let claims = entry.claims.iter().filter_map(|key| catalog.claims.get(key)).filter(|claim| {
-        claim.key.role != Role::MigrationTarget || claim.state == ClaimState::Active
+        (claim.key.role != Role::MigrationTarget || claim.state == ClaimState::Active)
+            && !catalog.awaits_stop_elsewhere(claim)
     });
     let assignments = claims.map(|claim| assignment(claim)).collect();
     Ok(AssignmentList { node: node.clone(), state: entry.facts.state, assignments })
@@ -149,6 +167,7 @@ fn assignment(claim: &ClaimEntry) -> Assignment {
         tenant: claim.request.tenant.clone(),
         name: claim.name.as_deref().map(str::to_owned),
         workload: claim.request.workload.clone(),
+        slot: claim.instance_slot(),
         image: claim.request.image.clone(),
         resources: claim.amounts,
         tags: claim.request.tags.clone(),
@@ -323,6 +342,8 @@ async fn note_boot(control: &ControlPlane, node: &NodeId, boot: BootOutcome) -> 
     if !boot.failed && !was_failed {
         return Ok(());
     }
+    // Nothing is remembered of a tenant that is being removed.
+    let tenants = boot.tenant.iter().map(|tenant| Text::from(tenant.as_str())).collect();
     // One tenant's failures count once, however many there are.
     boots.retain(|old| boot.tenant.is_none() || old.tenant != boot.tenant);
     boots.push(boot);
@@ -333,6 +354,7 @@ async fn note_boot(control: &ControlPlane, node: &NodeId, boot: BootOutcome) -> 
     let change = Box::new(FactChange::Report([("boots".to_owned(), boots)].into()));
     let (node, expect) = (node.clone(), Some(generation));
     let op = Op::ChangeFacts { node, change, create: None, expect };
+    let op = Op::ForTenants(Box::new(ForTenants { tenants, op }));
     // If the node was changed concurrently, the next failure is recorded instead.
     control.submit(op).await?;
     Ok(())

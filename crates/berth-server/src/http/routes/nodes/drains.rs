@@ -84,7 +84,20 @@ async fn plan_drain(
     let (total, left) = (found.instances, found.instances);
     let (message, moves) = (found.message, found.moves);
     let (since, deadline, reclaimed) = (None, None, false);
-    Ok(Drain { node, state, message, reason, since, deadline, reclaimed, total, left, moves })
+    let volumes = Vec::new();
+    Ok(Drain {
+        node,
+        state,
+        message,
+        reason,
+        since,
+        deadline,
+        reclaimed,
+        total,
+        left,
+        moves,
+        volumes,
+    })
 }
 
 /// Read how far a drain is

@@ -60,8 +60,7 @@ fn reasons(ledger: &Ledger, keys: &[ClaimKey]) -> Vec<(Option<String>, Option<St
 
 fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<String>)> {
     let claim = ledger.claim(key).ok()??;
-    let grant = ledger.answer(&claim.tenant, &claim.request_id).ok()??;
-    let decision = ledger.decision(&grant.decision).ok()??;
+    let decision = ledger.decision_of(&claim).ok()??;
     let record = &decision.record;
     let score = match &record.outcome {
         berth_ledger::DecisionOutcome::Granted(placed) => {
@@ -79,7 +78,7 @@ fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<Stri
         (score % 1_000_000).abs(),
         record.basis.policy
     );
-    Some((Some(decision_id(&grant.decision)), Some(why)))
+    Some((Some(decision_id(&decision.id)), Some(why)))
 }
 
 /// What keeps the smallest instance off, by the function that decides.

@@ -9,7 +9,7 @@ use axum::response::Response;
 use berth_api::limits::Limited as _;
 use berth_api::{Node, Role, UnsetFacts};
 use berth_engine::{
-    FactChange, FactLayer, FactValues, NodeFacts, NodeId, Timestamp, values_of_patch,
+    FactChange, FactLayer, FactValues, Layers, NodeFacts, NodeId, Timestamp, values_of_patch,
 };
 use berth_ledger::Op;
 use http::StatusCode;
@@ -92,7 +92,12 @@ pub(super) async fn store(
 ) -> ApiResult<bool> {
     check(&facts)?;
     let now = Timestamp(control.now().as_second());
-    let heard_at = control.catalog.read().nodes.get(&facts.id).map(|entry| entry.heard_at);
+    let heard_at = control
+        .catalog
+        .read()
+        .nodes
+        .get(&facts.id)
+        .map(berth_control::catalog::NodeEntry::heard_at);
     match heard_at {
         Some(heard_at) => {
             facts.heartbeat_at = Timestamp(facts.heartbeat_at.0.min(now.0).max(heard_at));
@@ -153,12 +158,15 @@ pub(super) async fn patch(
     }
     let facts = known(&control, &node).await?;
     check_patch(&facts, &changes)?;
-    let values = values_of_patch(&facts, changes);
-    let values = values.map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
     let change = match layer {
-        FactLayer::Set => FactChange::Set { values, unset: Vec::new() },
-        FactLayer::Reported => FactChange::Report(values),
+        FactLayer::Set => values_of_patch(&facts, changes)
+            .map(|values| FactChange::Set { values, unset: Vec::new() }),
+        // A part of a report changes what is reported, not what an operator set over it.
+        FactLayer::Reported => Layers::split(&facts)
+            .and_then(|layers| values_of_patch(&layers.reported, changes))
+            .map(FactChange::Report),
     };
+    let change = change.map_err(|invalid| ApiError::invalid(invalid.to_string()))?;
     let (change, expect) = (Box::new(change), if_match.number()?);
     let op = Op::ChangeFacts { node: node.clone(), change, create: None, expect };
     control.administer(&caller, "node.set", node.as_str(), op).await?;

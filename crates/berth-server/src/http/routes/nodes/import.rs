@@ -147,9 +147,10 @@ async fn store(
     Ok(report)
 }
 
-type Read = (Vec<(u64, ImportedNode)>, Vec<ImportLine>);
+/// Nodes by line, and lines that could not be read.
+type ImportedLines = (Vec<(u64, ImportedNode)>, Vec<ImportLine>);
 
-fn read_list(body: &[u8]) -> ApiResult<Read> {
+fn read_list(body: &[u8]) -> ApiResult<ImportedLines> {
     let values: Vec<serde_json::Value> = crate::http::extract::read_json(body)?;
     let (mut nodes, mut errors) = (Vec::with_capacity(values.len()), Vec::new());
     for (line, value) in (1..).zip(values) {
@@ -171,7 +172,9 @@ fn read_list(body: &[u8]) -> ApiResult<Read> {
 /// The facts that a JSON object names.
 fn owned_values(facts: &NodeFacts, value: serde_json::Value) -> FactValues {
     let serde_json::Value::Object(mut named) = value else { return FactValues::new() };
-    for fixed in ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "overridden"] {
+    for fixed in
+        ["id", "state", "state_reason", "heartbeat_at", "policy_reserve", "load", "overridden"]
+    {
         named.remove(fixed);
     }
     if facts.boots.is_empty() {
@@ -180,7 +183,7 @@ fn owned_values(facts: &NodeFacts, value: serde_json::Value) -> FactValues {
     values_of_patch(facts, named).unwrap_or_default()
 }
 
-fn read_csv(body: &[u8]) -> Read {
+fn read_csv(body: &[u8]) -> ImportedLines {
     let (mut nodes, mut errors) = (Vec::new(), Vec::new());
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(body);
     let columns = match reader.headers() {

@@ -78,7 +78,7 @@ fn account_of(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry)
 pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeEntry) -> Node {
     let limits = &entry.room.limits;
     let mut facts = NodeFacts::clone(&entry.facts);
-    facts.heartbeat_at = Timestamp(entry.heard_at);
+    facts.heartbeat_at = Timestamp(entry.heard_at());
     let set = facts.set_values();
     let overridden = std::mem::take(&mut facts.overridden);
     let policy_defaults = overridden.iter().filter_map(|(field, below)| {
@@ -86,7 +86,7 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
     });
     let policy_defaults = policy_defaults.collect();
     let reported = overridden.into_iter().map(|(field, below)| (field, below.reported));
-    let heard_at = jiff::Timestamp::from_second(entry.heard_at).ok();
+    let heard_at = jiff::Timestamp::from_second(entry.heard_at()).ok();
     Node {
         facts,
         set,
@@ -94,7 +94,7 @@ pub(super) fn view(control: &ControlPlane, catalog: &CatalogState, entry: &NodeE
         reported: reported.collect(),
         state_message: entry.state_message(),
         generation: entry.generation,
-        heard_at: heard_at.filter(|_| entry.heard_at > 0),
+        heard_at: heard_at.filter(|_| entry.heard_at() > 0),
         limits: amounts(limits.cpu, limits.memory, limits.disk, limits.bandwidth),
         used: used(entry),
         instances: entry.room.used.instances,

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use berth_api::{Attachment, NewAttachment, Page};
 use berth_control::attachments::{self, AttachmentRecord};
-use berth_ledger::{Expect, Op, Text};
+use berth_ledger::{Expect, ForTenants, Op, Text};
 use http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -152,6 +152,8 @@ async fn put(
         body: body.map_err(|error| ApiError::invalid(error.to_string()))?,
         expect: Expect::Any,
     };
+    let op =
+        Op::ForTenants(Box::new(ForTenants { tenants: vec![Text::from(tenant.as_str())], op }));
     control.administer(&caller, "attachment.put", document, op).await?;
     Ok(stored(is_new, view(&control, &tenant, &id, new.volumes, sees_nodes)))
 }

@@ -20,7 +20,7 @@ resource_routes! {
     /// Define a pool, or change its range
     ///
     /// A pool belongs to one tenant, or is open to all. Values that are held stay held, whatever the
-    /// new range and whoever the pool belongs to.
+    /// new range and of its tenant.
     put => ("Changed, or unchanged.", "Defined."),
     /// Remove a pool
     ///

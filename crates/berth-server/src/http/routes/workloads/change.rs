@@ -17,7 +17,7 @@ use crate::http::routes::Routes;
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
 use berth_control::workload::{Definition, WorkloadKey};
-use berth_control::{ControlPlane, unexpected};
+use berth_control::{ControlError, ControlPlane, unexpected};
 
 /// How often a change is retried when others change the same workload.
 const TRIES: u32 = 10;
@@ -74,6 +74,9 @@ pub(super) async fn change(
             }
             Answer::Outcome(Outcome::Impossible(why)) => {
                 return Err(ApiError::conflict("impossible", why));
+            }
+            Answer::Outcome(Outcome::TenantRemoving(tenant)) => {
+                return Err(ControlError::tenant_removing(&tenant).into());
             }
             Answer::Outcome(Outcome::Stale { .. }) => {
                 // Another server changed it, and this one has not applied the change yet.

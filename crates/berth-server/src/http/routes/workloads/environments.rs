@@ -32,10 +32,13 @@ list_query! {
 }
 
 /// Workloads by tenant and environment.
-type Grouped = BTreeMap<(String, String), Vec<Arc<Definition>>>;
+type DefinitionsByEnvironment = BTreeMap<(String, String), Vec<Arc<Definition>>>;
 
-fn grouped(control: &ControlPlane, is_wanted: impl Fn(&Definition) -> bool) -> Grouped {
-    let mut envs = Grouped::new();
+fn grouped(
+    control: &ControlPlane,
+    is_wanted: impl Fn(&Definition) -> bool,
+) -> DefinitionsByEnvironment {
+    let mut envs = DefinitionsByEnvironment::new();
     for found in control.catalog.read().workloads.values().filter(|found| is_wanted(found)) {
         if let Some(env) = found.env() {
             let key = (found.tenant().to_owned(), env.to_owned());

@@ -71,6 +71,7 @@ fn member(
         instance: claim.key.instance,
         revision: assigned.revision,
         slot,
+        slot_id: claim.instance_slot().map(|slot| slot.id),
         wants,
         on,
         // What is not rebuilt goes before all others.

@@ -13,7 +13,7 @@ pub(super) fn of(control: &ControlPlane, found: &Definition, audience: &Audience
     let crashes = {
         let catalog = control.catalog.read();
         Hosts::new(&catalog, HostContext::of(control)).collect(found, &mut members);
-        catalog.crashes.get(&found.key).copied()
+        catalog.crashes.get(&found.key).and_then(|it| it.of(found.body.revision))
     };
     let degraded = control.degraded.get(&found.key).map(|it| seen_by(&it.value, audience));
     let now = control.now();

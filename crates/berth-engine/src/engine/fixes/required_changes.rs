@@ -11,8 +11,8 @@ use crate::prepared_request::{Origin, PreparedRequest};
 
 /// What one node would need.
 #[derive(Debug, Default)]
-pub(super) struct Needed {
-    /// Changes of the request, beside its size.
+pub(super) struct RequiredChanges {
+    /// Changes of the request, apart from its size.
     pub(super) changes: Vec<RequestChange>,
     /// Filters about the node itself.
     pub(super) mends: Vec<FilterId>,
@@ -22,7 +22,7 @@ pub(super) struct Needed {
     pub(super) lacks_slot: bool,
 }
 
-impl Needed {
+impl RequiredChanges {
     /// The one change of the request that is all it needs.
     pub(super) fn only_change(&self) -> Option<&RequestChange> {
         match self.changes.as_slice() {
@@ -50,13 +50,13 @@ pub(super) fn is_room(id: FilterId) -> bool {
 }
 
 /// What a node that these filters keep out would need; `None` where no change is known that helps.
-pub(super) fn needed_at(
+pub(super) fn required_changes_at(
     prepared: &PreparedRequest<'_>,
     index: NodeIndex,
     row: &NodeRow,
     failed: FilterSet,
-) -> Option<Needed> {
-    let mut needed = Needed::default();
+) -> Option<RequiredChanges> {
+    let mut needed = RequiredChanges::default();
     for id in failed.filters() {
         match id.filter().name {
             _ if matches!(id.filter().test, FilterTest::Node(_)) => {

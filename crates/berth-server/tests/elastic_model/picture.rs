@@ -65,7 +65,7 @@ impl Sub for Pair {
 
 /// A node's account.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct NodeSeen {
+pub(crate) struct NodePicture {
     pub(crate) total: Pair,
     pub(crate) system: Pair,
     pub(crate) other: Pair,
@@ -78,7 +78,7 @@ pub(crate) struct NodeSeen {
     pub(crate) instances: i64,
 }
 
-impl NodeSeen {
+impl NodePicture {
     fn read(node: &Value) -> Self {
         let of = |field: &str| {
             let amount = |resource: &str| node["account"][resource][field].as_i64().unwrap();
@@ -104,7 +104,7 @@ impl NodeSeen {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ClaimSeen {
+pub(crate) struct ClaimPicture {
     pub(crate) instance: String,
     pub(crate) role: String,
     pub(crate) node: String,
@@ -113,7 +113,7 @@ pub(crate) struct ClaimSeen {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PermitSeen {
+pub(crate) struct PermitPicture {
     pub(crate) node: String,
     pub(crate) fence: i64,
     pub(crate) seq: u64,
@@ -129,7 +129,7 @@ pub(crate) struct PermitSeen {
     pub(crate) frozen: bool,
 }
 
-impl PermitSeen {
+impl PermitPicture {
     pub(crate) fn read(permit: &Value) -> Self {
         let granted = Pair::read(&permit["permit"]);
         let unknown = Pair::read(&permit["buffer"]);
@@ -153,23 +153,23 @@ impl PermitSeen {
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) nodes: BTreeMap<String, NodeSeen>,
-    pub(crate) claims: Vec<ClaimSeen>,
-    pub(crate) permits: BTreeMap<String, PermitSeen>,
+pub(crate) struct Picture {
+    pub(crate) nodes: BTreeMap<String, NodePicture>,
+    pub(crate) claims: Vec<ClaimPicture>,
+    pub(crate) permits: BTreeMap<String, PermitPicture>,
     /// Instances that are on their way, with the node that they leave.
     pub(crate) leaving: BTreeMap<String, String>,
     /// The state of each open migration.
     pub(crate) migrations: BTreeMap<String, String>,
 }
 
-impl Seen {
+impl Picture {
     /// From the lists of nodes, instances, claims and open migrations.
     pub(crate) fn read(nodes: &Value, claims: &Value, instances: &Value, open: &Value) -> Self {
         let items = |list: &Value| list["items"].as_array().unwrap().clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let node = |node: &Value| (text(&node["facts"]["id"]), NodeSeen::read(node));
-        let claim = |claim: &Value| ClaimSeen {
+        let node = |node: &Value| (text(&node["facts"]["id"]), NodePicture::read(node));
+        let claim = |claim: &Value| ClaimPicture {
             instance: text(&claim["instance"]),
             role: text(&claim["role"]),
             node: text(&claim["node"]),
@@ -177,7 +177,7 @@ impl Seen {
             fence: claim["fence"].as_i64().unwrap(),
         };
         let elastic = items(instances).into_iter().filter(|it| it.get("permit").is_some());
-        let permit = |it: Value| (text(&it["instance"]), PermitSeen::read(&it["permit"]));
+        let permit = |it: Value| (text(&it["instance"]), PermitPicture::read(&it["permit"]));
         let leaving = |it: &Value| (text(&it["instance"]), text(&it["source"]));
         let migration = |it: &Value| (text(&it["id"]), text(&it["state"]));
         Self {

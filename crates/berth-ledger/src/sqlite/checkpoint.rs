@@ -1,0 +1,142 @@
+//! Copies the write-ahead log into the database, on a thread of its own: commits do not pay for it.
+//!
+//! The writer reports how long the log is after each commit. What was committed during a copy it copies
+//! itself, since nobody else can write then: that is little, and lets the log start again from the
+//! beginning of its file. Nothing here reads or writes rows.
+
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::Sqlite;
+use crate::error::Fault;
+
+/// How long the log may become, in bytes, and what happens then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogLimits {
+    /// The thread copies it into the database.
+    pub(crate) copy_at: u64,
+    /// Its file is cut to this when the log starts again, which gives the space back.
+    pub(crate) truncate_to: u64,
+    /// The writer copies all of it in its own commit: the thread does not keep up, or is gone.
+    pub(crate) writer_copies_at: u64,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl LogLimits {
+    /// The limits of every server; docs/operations.md states them.
+    pub(crate) const DEFAULT: Self =
+        Self { copy_at: 16 * MIB, truncate_to: 64 * MIB, writer_copies_at: 512 * MIB };
+}
+
+/// Commits that may copy the rest after a copy. One is enough, unless somebody reads at that moment.
+const FINISHING_COMMITS: u32 = 4;
+
+/// How long after a failed copy, on a full disk for instance, the next one is tried.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+struct LogState {
+    /// How long it was after the last commit.
+    bytes: u64,
+    /// How long it must be for the next copy.
+    copy_at: u64,
+    /// Commits left that copy the rest.
+    finishing: u32,
+    copies: u64,
+    closed: bool,
+}
+
+/// The length of the log, shared by the writer and the thread that copies it.
+pub(crate) struct WriteAheadLog {
+    pub(super) limits: LogLimits,
+    state: Mutex<LogState>,
+    changed: Condvar,
+}
+
+impl WriteAheadLog {
+    pub(crate) fn new(limits: LogLimits) -> Self {
+        let copy_at = limits.copy_at;
+        let state = LogState { bytes: 0, copy_at, finishing: 0, copies: 0, closed: false };
+        Self { limits, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// How long it was after the last commit.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// How many times the thread has copied it.
+    pub(crate) fn copies(&self) -> u64 {
+        self.lock().copies
+    }
+
+    /// Ends the thread.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Reports its length after a commit. Returns whether the writer must copy it.
+    pub(super) fn report(&self, bytes: u64) -> bool {
+        let mut state = self.lock();
+        if bytes < state.bytes {
+            // It started again.
+            (state.copy_at, state.finishing) = (self.limits.copy_at, 0);
+        }
+        state.bytes = bytes;
+        let must_copy = state.finishing > 0 || bytes >= self.limits.writer_copies_at;
+        state.finishing = state.finishing.saturating_sub(1);
+        let is_long = bytes >= state.copy_at;
+        drop(state);
+        if is_long {
+            self.changed.notify_all();
+        }
+        must_copy
+    }
+
+    /// Copies the log whenever it has become long, until it is closed.
+    pub(crate) fn run_copier(&self, path: &Path) {
+        let mut connection = None;
+        while self.wait_until_long() {
+            if copy(path, &mut connection).is_err() {
+                connection = None;
+                self.pause(RETRY_AFTER);
+                continue;
+            }
+            let mut state = self.lock();
+            state.copies += 1;
+            state.finishing = FINISHING_COMMITS;
+            // What somebody still reads could not be copied, and the log grows behind it.
+            state.copy_at = state.bytes + self.limits.copy_at;
+        }
+    }
+
+    /// Waits until it is long enough for a copy. Returns whether it is; if not, it was closed.
+    fn wait_until_long(&self) -> bool {
+        let waiting = |state: &mut LogState| !state.closed && state.bytes < state.copy_at;
+        let state = self.changed.wait_while(self.lock(), waiting);
+        !state.unwrap_or_else(PoisonError::into_inner).closed
+    }
+
+    /// Waits for this long, or until it is closed.
+    fn pause(&self, time: Duration) {
+        let open = |state: &mut LogState| !state.closed;
+        drop(self.changed.wait_timeout_while(self.lock(), time, open));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Copies what nobody reads any longer, while the writer goes on.
+fn copy(path: &Path, connection: &mut Option<Connection>) -> Result<(), Fault> {
+    let connection = match connection {
+        Some(connection) => connection,
+        none => none.insert(Sqlite::connect(path)?),
+    };
+    Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+}

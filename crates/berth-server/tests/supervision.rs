@@ -1,0 +1,322 @@
+//! A panic, a stalled thread or a database that does not answer: nothing fails in silence, and nobody
+//! waits for ever.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use berth_api::Role;
+use berth_control::metrics::Metrics;
+use berth_control::supervision::Problem;
+use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
+use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeFacts, Policy, Timestamp};
+use berth_faults::{Fixture, Proxy};
+use berth_ledger::{Backend, Op, Text};
+use berth_server::HttpLimits;
+use common::{Server, wait_until};
+use serde_json::json;
+
+fn request(number: u128, memory_mib: u32) -> PlaceRequest {
+    let instance = InstanceId::from_u128(number);
+    let request = InstanceRequest::new(instance, "acme", Amounts::new(1, memory_mib));
+    PlaceRequest {
+        request_id: Text::from(format!("r{number}")),
+        tenant: Text::from("acme"),
+        instances: vec![Arc::new(request)],
+        lease_s: 600,
+        ..PlaceRequest::default()
+    }
+}
+
+fn start(options: &PlacerOptions) -> (Placer, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Backend::Sqlite(folder.path().join("ledger.db"));
+    let placer = Placer::start(backend, options).unwrap();
+    let facts = NodeFacts::new("n1", Amounts::new(8000, 16_384).with_disk(100_000));
+    placer.ledger().administer(Op::put_node(facts)).unwrap();
+    (placer, folder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_on_a_shared_thread_ends_only_what_it_worked_on() {
+    let metrics = Arc::new(Metrics::new());
+    let mut options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
+    options.clock = Arc::new(|| Timestamp(0));
+    options.metrics = Some(Arc::clone(&metrics));
+    let (placer, _folder) = start(&options);
+    assert!(matches!(placer.place(request(1, 128)), PlaceAnswer::Granted(_)));
+
+    let on_planner = placer.query_replica(|_| panic!("on purpose")).await;
+    assert_eq!(on_planner, None::<()>);
+    let on_explainer = placer.query_explainer(|_| panic!("on purpose")).await;
+    assert_eq!(on_explainer, None::<()>);
+
+    assert!(matches!(placer.place(request(2, 128)), PlaceAnswer::Granted(_)));
+    assert!(matches!(placer.place(request(3, 1 << 24)), PlaceAnswer::NoRoom(_)));
+    assert_eq!(options.supervisor.problems(), []);
+    for thread in ["planner", "explainer"] {
+        let line = format!("berth_loop_failures_total{{loop=\"{thread}\",cause=\"panic\"}} 1");
+        assert!(metrics.text().contains(&line), "{}", metrics.text());
+    }
+    // What was claimed before and after is where the ledger has it, also after the fleet was reloaded.
+    for number in [1, 2] {
+        let id = InstanceId::from_u128(number);
+        wait_until("the reloaded fleet has the instance", async || {
+            let look = move |replica: &mut berth_control::FleetReplica| {
+                replica.engine().fleet().node_of(id).is_some()
+            };
+            placer.query_replica(look).await == Some(true)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planner_that_stalls_is_named() {
+    let options = PlacerOptions::new(Policy::builtin("balanced").unwrap());
+    let (placer, _folder) = start(&options);
+    let (pause, paused) = mpsc::channel::<()>();
+    placer.update_replica(move |_| {
+        // Ends when the other side is dropped.
+        let _ = paused.recv();
+    });
+    let stalled = |problem: &Problem| matches!(problem, Problem::Stalled("planner", _));
+    wait_until("the planner counts as stalled", async || {
+        options.supervisor.problems().iter().any(stalled)
+    })
+    .await;
+    drop(pause);
+    wait_until("it works again", async || options.supervisor.problems().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from_memory() {
+    let fixture = Fixture::postgres(berth_pgtemp::Options::default()).unwrap();
+    let (proxy, backend) = Proxy::to_database(&fixture.url()).unwrap();
+    let server = Server::start_with(|options| {
+        options.backend = backend;
+        options.placer.ledger.retry_budget = Duration::from_secs(1);
+    })
+    .await;
+    let operator = server.token(Role::Operator).await;
+    let tenant = server.tenant(common::TENANT).await;
+    server.add_node("n1").await;
+    let body = json!({
+        "request_id": "stalled-1", "tenant": common::TENANT,
+        "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": 128 } }],
+    });
+    server.get(&operator, "/readyz").await.expect(200);
+    let waiting = json!({
+        "request_id": "waiting-1", "tenant": common::TENANT, "mode": "wait",
+        "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": 100_000 } }],
+    });
+    server.post(&tenant, "/v1/placements", &waiting).await.expect(202);
+
+    // As if the primary was stopped: it takes what it is sent, and answers nothing.
+    proxy.swallow_answers();
+    let reply = server.post(&tenant, "/v1/placements", &body).await;
+    assert_eq!(reply.status.as_u16(), 503, "{reply:?}");
+    assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
+    assert!(reply.text.contains("outcome unknown"), "{reply:?}");
+    assert!(reply.text.contains("same request id"), "{reply:?}");
+    // Whatever has to be read from the database is answered as soon, too.
+    let began = tokio::time::Instant::now();
+    let known = server.post(&tenant, "/v1/placements", &waiting).await;
+    let quotas = server.get(&operator, "/v1/quotas").await;
+    for reply in [known, quotas] {
+        assert_eq!(reply.status.as_u16(), 503, "{reply:?}");
+        assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let ready = server.get(&operator, "/readyz").await;
+    assert_eq!(ready.status.as_u16(), 503, "{ready:?}");
+    assert!(ready.text.contains("the database has not answered"), "{ready:?}");
+    let nodes = server.get(&operator, "/v1/nodes").await;
+    assert_eq!(nodes.status.as_u16(), 200, "{nodes:?}");
+    assert!(nodes.text.contains("n1") && nodes.headers.contains_key("age"), "{nodes:?}");
+
+    proxy.cut();
+    proxy.mend();
+    wait_until("the server is ready again", async || {
+        server.get(&operator, "/readyz").await.status.as_u16() == 200
+    })
+    .await;
+    let again = server.post(&tenant, "/v1/placements", &body).await;
+    assert!(again.status.is_success(), "{again:?}");
+    let nodes = server.get(&operator, "/v1/nodes").await;
+    assert!(!nodes.headers.contains_key("age"), "{nodes:?}");
+    server.stop().await;
+}
+
+/// A clock that can stop the planner: it asks for the time before it plans.
+struct HeldPlanner {
+    is_held: Arc<AtomicBool>,
+    /// Dropped to let it go on.
+    hold: Option<mpsc::Sender<()>>,
+}
+
+impl HeldPlanner {
+    fn new(options: &mut berth_control::ControlOptions) -> Self {
+        let (hold, held) = mpsc::channel::<()>();
+        let (is_held, held) = (Arc::new(AtomicBool::new(false)), Mutex::new(held));
+        let (flag, clock) = (Arc::clone(&is_held), Arc::clone(&options.placer.clock));
+        options.placer.clock = Arc::new(move || {
+            if flag.load(Ordering::SeqCst) && std::thread::current().name() == Some("planner") {
+                // Ends when the other side is dropped.
+                let _ = held.lock().unwrap().recv();
+            }
+            clock()
+        });
+        Self { is_held, hold: Some(hold) }
+    }
+
+    fn hold(&self) {
+        self.is_held.store(true, Ordering::SeqCst);
+    }
+
+    fn release(&mut self) {
+        self.is_held.store(false, Ordering::SeqCst);
+        self.hold = None;
+    }
+}
+
+fn small_request(id: &str) -> serde_json::Value {
+    json!({
+        "request_id": id, "tenant": common::TENANT,
+        "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": 128 } }],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_planner_works_on_one_thing_lists_heartbeats_and_probes_are_answered() {
+    let mut planner = None;
+    let server = Server::start_with(|options| planner = Some(HeldPlanner::new(options))).await;
+    let mut planner = planner.unwrap();
+    let operator = server.token(Role::Operator).await;
+    let (tenant, agent) = (server.tenant(common::TENANT).await, server.agent("n1").await);
+    server.add_node("n1").await;
+    server.post(&tenant, "/v1/placements", &small_request("before")).await.expect(201);
+
+    planner.hold();
+    let slow = small_request("slow");
+    let decision = server.post(&tenant, "/v1/placements", &slow);
+    let others = async {
+        server.get(&operator, "/v1/nodes").await.expect(200);
+        server.get(&operator, "/v1/instances").await.expect(200);
+        server.get(&operator, "/readyz").await.expect(200);
+        server.post(&agent, "/v1/nodes/n1/heartbeat", &json!({"running": []})).await.expect(200);
+        // What is written here is read here, though the planner does not know it yet.
+        for number in 0..20 {
+            let group = format!("g{number}");
+            let apart = json!({"kind": "apart", "strength": "hard", "topology": "rack"});
+            server.put(&operator, &format!("/v1/groups/{group}"), &apart).await.expect(201);
+            let groups = server.get(&operator, "/v1/groups").await.expect(200);
+            assert!(groups.text.contains(&format!("\"{group}\"")), "{groups:?}");
+        }
+        planner.release();
+    };
+    let answered = async { tokio::time::timeout(Duration::from_secs(30), others).await };
+    let (decision, answered) = tokio::join!(decision, answered);
+    assert!(answered.is_ok(), "others waited for the planner");
+    assert_eq!(decision.status.as_u16(), 201, "{decision:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_placement_that_takes_too_long_is_answered_with_what_to_do() {
+    let mut planner = None;
+    let limits = HttpLimits { timeout: Duration::from_millis(500), ..HttpLimits::default() };
+    let change = |options: &mut _| planner = Some(HeldPlanner::new(options));
+    let server = Server::start_limited(limits, change).await;
+    let mut planner = planner.unwrap();
+    let tenant = server.tenant(common::TENANT).await;
+    server.add_node("n1").await;
+    planner.hold();
+    let body = small_request("late");
+    let reply = server.post(&tenant, "/v1/placements", &body).await;
+    assert_eq!(reply.status.as_u16(), 504, "{reply:?}");
+    assert!(reply.headers.contains_key("retry-after"), "{reply:?}");
+    assert!(reply.text.contains("outcome is unknown"), "{reply:?}");
+    assert!(reply.text.contains("same request id"), "{reply:?}");
+    planner.release();
+    // The retry finds what became of it.
+    wait_until("the retry is answered", async || {
+        server.post(&tenant, "/v1/placements", &body).await.status.as_u16() == 201
+    })
+    .await;
+    let nodes = server.get(&server.token(Role::Operator).await, "/v1/instances").await;
+    assert_eq!(nodes.json()["items"].as_array().map(Vec::len), Some(1), "{nodes:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_cannot_be_read_is_reported_and_holds_up_nobody() {
+    let fixture = Fixture::postgres(berth_pgtemp::Options::default()).unwrap();
+    let start = |every| {
+        let backend = fixture.backend();
+        Server::start_with(move |options| {
+            options.backend = backend;
+            options.placer.follow_every = every;
+        })
+    };
+    // It looks at the log only when it has to.
+    let late = start(Duration::from_secs(3600)).await;
+    let other = start(Duration::from_millis(50)).await;
+    let operator = late.token(Role::Operator).await;
+    late.add_node("n1").await;
+    let mut stream = late.control.feed.subscribe();
+    let newest = late.control.feed.newest().await.unwrap();
+
+    // Broken as it is written: the late server may be reading the log at this very moment.
+    fixture
+        .execute(
+            "CREATE FUNCTION break_segment() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN NEW.body := '{\"specs\":['; RETURN NEW; END $$; \
+             CREATE TRIGGER break_segment BEFORE INSERT ON event_segment \
+             FOR EACH ROW WHEN (NEW.body LIKE '%n2%') EXECUTE FUNCTION break_segment()",
+        )
+        .unwrap();
+    other.add_node("n2").await;
+    fixture.execute("DROP TRIGGER break_segment ON event_segment").unwrap();
+    other.add_node("n3").await;
+
+    // A refusal has it look, and everything that it missed is there.
+    let tenant = late.tenant(common::TENANT).await;
+    let too_large = json!({
+        "request_id": "large", "tenant": common::TENANT,
+        "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": 1 << 30 } }],
+    });
+    late.post(&tenant, "/v1/placements", &too_large).await.expect(409);
+    wait_until("the nodes of the other server are known", async || {
+        let nodes = late.get(&operator, "/v1/nodes").await.expect(200).text;
+        nodes.contains("n2") && nodes.contains("n3")
+    })
+    .await;
+    late.get(&operator, "/readyz").await.expect(200);
+    let status = late.get(&operator, "/v1/status").await.expect(200).text;
+    assert!(status.contains("of the log cannot be read"), "{status}");
+    let metrics = late.get(&operator, "/metrics").await.expect(200).text;
+    assert!(metrics.contains("\nberth_unreadable_events 1\n"), "{metrics}");
+
+    // Streams and lists say which event it is, and go on after it.
+    let listed = late.get(&operator, &format!("/v1/events?after={newest}")).await.expect(200);
+    let goes_on = |kinds: &str| {
+        let unreadable = kinds.find("log.unreadable");
+        unreadable.zip(kinds.rfind("node.changed")).is_some_and(|(first, last)| first < last)
+    };
+    assert!(goes_on(&listed.text), "{listed:?}");
+    let (mut cursor, mut kinds) = (newest, String::new());
+    while !goes_on(&kinds) {
+        let next = tokio::time::timeout(common::TIMEOUT, stream.next(cursor)).await;
+        for event in next.unwrap_or_else(|_| panic!("{kinds}")).unwrap() {
+            cursor = event.seq;
+            kinds.push_str(&event.kind);
+        }
+    }
+    late.stop().await;
+    other.stop().await;
+}
