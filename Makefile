@@ -16,6 +16,8 @@ BERTH := $(TARGET_DIR)/release/berth
 PEERS_VENV := $(TARGET_DIR)/peers-venv
 API_VENV := $(TARGET_DIR)/api-venv
 CHARTS_VENV := $(TARGET_DIR)/charts-venv
+# Rounds of `make ha-test`.
+ROUNDS ?= 20
 
 .PHONY: help
 help: ## Print this list
@@ -26,7 +28,8 @@ release: ## Build the release binary
 	cargo build --release --package berth
 
 .PHONY: dist
-dist: release dist-tools ## Make what people install, in target/dist: a tarball and a Debian package
+dist: release dist-tools schemathesis ## Make what people install, in target/dist: a tarball, a Debian package, a Python wheel
+	tools/wheel.sh $(BERTH) $(API_VENV) $(TARGET_DIR)/dist
 	tools/dist.sh $(BERTH) $(BERTH).dwp $(TARGET_DIR)/dist
 
 .PHONY: dist-check
@@ -62,7 +65,7 @@ docs: ## Build the documentation of all crates; a broken link is an error
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --workspace --no-deps --document-private-items
 
 .PHONY: api
-api: schemathesis promtool ## Try a running server: requests from its OpenAPI document, a generated client, metrics
+api: schemathesis promtool ## Try a running server: requests from its OpenAPI document, the Python client, metrics
 	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
 	cargo build --workspace --tests
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
@@ -126,9 +129,17 @@ soak: nextest postgres ## Run property tests with many more cases, 200 kills, te
 	BERTH_SOAK_SECONDS=600 cargo nextest run --release --package berth-conformance
 	cargo nextest run --release --package berth-ledger --run-ignored only --no-capture
 	cargo nextest run --release --package berth-engine --run-ignored only --no-capture
+	cargo nextest run --release --package berth-control --package berth-server --run-ignored only --no-capture \
+		cost_of_operations_with_a_million_tickets adds_per_second
 	BERTH_MODEL_STEPS=1000 cargo nextest run --release --package berth-server --test workloads model
 	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
 	cargo nextest run --release --package berth-kube --test soak --run-ignored only --no-capture
+
+# Not part of `make test`: it takes a quarter of an hour, most of it waiting for Patroni.
+.PHONY: ha-test
+ha-test: postgres ha-tools ## Break a highly available installation under load, part by part (ROUNDS=20)
+	cargo build --workspace --tests
+	exec python3 -B tools/ha/run.py --berth $(TARGET_DIR)/debug/berth --rounds $(ROUNDS) $(HA_OPTIONS)
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -152,7 +163,7 @@ deny: cargo-deny ## Check licences, banned crates, sources and security advisori
 	fi
 
 .PHONY: tools
-tools: nextest cargo-deny valgrind gungraun-runner postgres faketime schemathesis charts-tools ## Install what the tests need, where it is missing
+tools: nextest cargo-deny valgrind gungraun-runner postgres pgbouncer faketime schemathesis charts-tools ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:
@@ -192,6 +203,34 @@ postgres:
 	fi
 	$(call apt,postgresql)
 
+# Installs Debian packages without starting their services: $(call apt-stopped,PACKAGES)
+define apt-stopped
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e "$$policy" ]; then
+		as_root=
+		if [ "$$(id -u)" -ne 0 ]; then as_root='sudo -n'; fi
+		# Asked by every package that wants to start a service; 101 means no.
+		printf '#!/bin/sh\nexit 101\n' | $$as_root install -m 0755 /dev/stdin "$$policy"
+		trap "$$as_root rm -f $$policy" EXIT
+	fi
+	$(call apt,$(1))
+endef
+
+# Some tests go through a connection pooler. Debian keeps it where only root looks.
+.PHONY: pgbouncer
+pgbouncer:
+	@if PATH=$$PATH:/usr/sbin command -v pgbouncer >/dev/null; then exit 0; fi
+	$(call apt-stopped,pgbouncer)
+
+.PHONY: ha-tools
+ha-tools:
+	@missing=
+	for program in etcd patroni haproxy; do
+		PATH=$$PATH:/usr/sbin command -v "$$program" >/dev/null || missing=yes
+	done
+	if [ -z "$$missing" ]; then exit 0; fi
+	$(call apt-stopped,etcd-server patroni haproxy)
+
 # Debian has the checker of alerts in the package of the server.
 .PHONY: promtool
 promtool:
@@ -206,13 +245,14 @@ faketime:
 
 .PHONY: schemathesis
 schemathesis:
-	@if [ -x $(API_VENV)/bin/schemathesis ] && [ -x $(API_VENV)/bin/ruff ]; then exit 0; fi
+	@if [ -x $(API_VENV)/bin/schemathesis ] && [ -x $(API_VENV)/bin/hatchling ]; then exit 0; fi
 	if ! python3 -c 'import ensurepip' >/dev/null 2>&1 || ! command -v curl >/dev/null; then
 		$(call apt,python3-venv curl)
 	fi
 	python3 -m venv $(API_VENV)
 	$(API_VENV)/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5 \
-		openapi-spec-validator==0.9.0 openapi-python-client==0.29.1 ruff==0.17.5
+		openapi-spec-validator==0.9.0 openapi-python-client==0.29.1 ruff==0.17.5 \
+		hatchling==1.27.0
 
 # The runner refuses a library of another version, so it follows the lock file.
 .PHONY: gungraun-runner

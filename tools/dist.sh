@@ -78,5 +78,5 @@ install -m644 deploy/debian/conffiles "$root/DEBIAN/conffiles"
 install -m755 deploy/debian/{postinst,prerm,postrm} "$root/DEBIAN/"
 dpkg-deb --root-owner-group --build "$root" "$out/berth_${version}_$architecture.deb" >/dev/null
 
-(cd "$out" && sha256sum "$name".tar.gz "$name"-debug.tar.gz berth_"${version}_$architecture".deb 2>/dev/null >SHA256SUMS) || true
+(cd "$out" && sha256sum "$name".tar.gz "$name"-debug.tar.gz berth_"${version}_$architecture".deb berth_client-"$version"-*.whl 2>/dev/null >SHA256SUMS) || true
 ls -l "$out"

@@ -8,27 +8,8 @@ set -euo pipefail
 berth=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-folder=$(mktemp -d)
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-url=http://127.0.0.1:$port
-server=
-
-stop() {
-	if [ -n "$server" ]; then
-		kill "$server" 2>/dev/null || true
-		wait "$server" 2>/dev/null || true
-	fi
-	rm -rf "$folder"
-}
-trap stop EXIT
-
-export HOME=$folder XDG_CONFIG_HOME=$folder/config XDG_DATA_HOME=$folder/data
-"$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" --no-sign-in >"$folder/log" 2>&1 &
-server=$!
-for _ in $(seq 300); do
-	if curl --fail --silent --output /dev/null "$url/readyz"; then break; fi
-	sleep 0.1
-done
+. "$here/tools/server.sh"
+start_server "$berth" --no-sign-in
 
 # A grant and a refusal, so that both are counted.
 json='content-type: application/json'

@@ -9,28 +9,11 @@ berth=$1
 schemathesis=$2
 examples=${3:-20}
 
-folder=$(mktemp -d)
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-url=http://127.0.0.1:$port
-server=
-
-stop() {
-	if [ -n "$server" ]; then
-		kill "$server" 2>/dev/null || true
-		wait "$server" 2>/dev/null || true
-	fi
-	rm -rf "$folder"
-}
-trap stop EXIT
-
-export HOME=$folder XDG_CONFIG_HOME=$folder/config XDG_DATA_HOME=$folder/data
-"$berth" up --data-dir "$folder/berth" --listen "127.0.0.1:$port" >"$folder/log" 2>&1 &
-server=$!
-for _ in $(seq 300); do
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
+start_server "$berth"
+for _ in $(seq 100); do
 	# It may be ready a moment before it has stored its token.
-	if curl --fail --silent --output /dev/null "$url/readyz" && [ -e "$XDG_CONFIG_HOME/berth/client.toml" ]; then
-		break
-	fi
+	if [ -e "$XDG_CONFIG_HOME/berth/client.toml" ]; then break; fi
 	sleep 0.1
 done
 
