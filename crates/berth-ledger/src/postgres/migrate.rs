@@ -46,7 +46,9 @@ fn locked(session: &mut Session, known: i64) -> Result<(), Fault> {
     if let Some(found) = version(session)?.filter(|found| *found > known) {
         return Err(Fault::Fatal(LedgerError::NewerSchema { found, known }));
     }
-    session.migrate(&embedded::migrations::runner())
+    // In one transaction: a process that is killed between a migration and its entry in the history would
+    // leave a database that no server can open.
+    session.migrate(&embedded::migrations::runner().set_grouped(true))
 }
 
 /// The newest version that was applied; none in a new database.

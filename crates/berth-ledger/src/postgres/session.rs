@@ -151,6 +151,18 @@ fn without_password(url: &str) -> String {
     }
 }
 
+/// What an error of a migration means. Its text has no details; those are in what caused it.
+fn migration_fault(error: &refinery::Error) -> Fault {
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if let Some(inner) = inner.downcast_ref() {
+            return fault("migration", inner);
+        }
+        cause = inner.source();
+    }
+    Fault::Fatal(LedgerError::Database(format!("migration: {error}")))
+}
+
 impl Session {
     /// Opens a connection.
     pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
@@ -231,9 +243,7 @@ impl Session {
     /// Runs an embedded set of migrations.
     pub(super) fn migrate(&mut self, runner: &refinery::Runner) -> Result<(), Fault> {
         let migrated = self.runtime.block_on(runner.run_async(&mut self.client));
-        let from_server_error =
-            |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
-        migrated.map(drop).map_err(|error| Fault::Fatal(from_server_error(error)))
+        migrated.map(drop).map_err(|error| migration_fault(&error))
     }
 
     /// Runs statements in one round trip and returns the rows of each.

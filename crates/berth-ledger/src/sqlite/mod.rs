@@ -157,7 +157,9 @@ impl Sqlite {
         if let Some(found) = self.schema_version()?.filter(|found| *found > known) {
             return Err(Fault::Fatal(LedgerError::NewerSchema { found, known }));
         }
-        let migrated = embedded::migrations::runner().run(&mut self.connection);
+        // In one transaction: a process that is killed between a migration and its entry in the history
+        // would leave a database that no server can open.
+        let migrated = embedded::migrations::runner().set_grouped(true).run(&mut self.connection);
         let refused = |error: refinery::Error| LedgerError::Database(format!("migration: {error}"));
         migrated.map_err(|error| Fault::Fatal(refused(error)))?;
         Ok(())

@@ -226,6 +226,37 @@ fn a_ledger_of_the_first_schema_is_migrated_with_the_policy_in_force() {
     }
 }
 
+/// A migration that ends between its statements and its entry in the history, as by a kill, must leave
+/// nothing behind: the next start would fail on what is there already, for ever.
+#[test]
+fn a_migration_that_was_interrupted_is_done_by_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("interrupted.db");
+    Sqlite::make_first(&path);
+    let sqlite = rusqlite::Connection::open(&path).unwrap();
+    let interrupt = "CREATE TRIGGER interrupt BEFORE INSERT ON refinery_schema_history \
+         WHEN NEW.version = 2 BEGIN SELECT RAISE(ABORT, 'interrupted'); END";
+    sqlite.execute_batch(interrupt).unwrap();
+    let interrupted = Sqlite::open(&path).err().unwrap();
+    assert!(format!("{interrupted:?}").contains("interrupted"), "{interrupted:?}");
+    sqlite.execute_batch("DROP TRIGGER interrupt").unwrap();
+    Sqlite::open(&path).unwrap();
+
+    let server = server();
+    let url = new_database(&server);
+    let mut run_sql = raw(&url);
+    crate::postgres::testing::make_first(&mut run_sql);
+    let interrupt = "CREATE FUNCTION interrupt() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE EXCEPTION 'interrupted'; END $$; \
+         CREATE TRIGGER interrupt BEFORE INSERT ON refinery_schema_history \
+         FOR EACH ROW WHEN (NEW.version = 2) EXECUTE FUNCTION interrupt()";
+    run_sql.script("test", interrupt).unwrap();
+    let interrupted = Postgres::open(&url, Isolation::ReadCommitted, None).err().unwrap();
+    assert!(format!("{interrupted:?}").contains("interrupted"), "{interrupted:?}");
+    run_sql.script("test", "DROP TRIGGER interrupt ON refinery_schema_history").unwrap();
+    Postgres::open(&url, Isolation::ReadCommitted, None).unwrap();
+}
+
 #[test]
 fn servers_of_the_release_before_still_find_groups_by_their_old_names() {
     let server = server();
