@@ -241,6 +241,10 @@ fn write_ledger(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::R
     writer.counters("ledger_retries", "Transactions begun again, by cause", retries)?;
     let help = "Groups of operations and callbacks for answers that panicked";
     writer.counter("ledger_panics", help, stats.panics)?;
+    let hints = control.ledger.hint_counts();
+    let hints = [("sent", hints.sent), ("received", hints.received)];
+    let hints = hints.map(|(direction, count)| ([("direction", direction)], count));
+    writer.counters("ledger_hints", "Hints of commits, exchanged with other servers", hints)?;
     let help = "Length of SQLite's write-ahead log after the last commit";
     writer.gauge("ledger_log_bytes", help, control.ledger.log_bytes())?;
     let help = "Times that this log was copied into the database";

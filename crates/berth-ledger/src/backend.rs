@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::commit_hints::CommitHints;
 use crate::database::Database;
 use crate::error::{Fault, LedgerError};
+use crate::model::Text;
 use crate::postgres::{self, Isolation, Postgres};
 use crate::sqlite::{Sqlite, WriteAheadLog};
 
@@ -61,6 +63,18 @@ impl Backend {
         }
     }
 
+    /// What exchanges hints with the other servers, on a thread of its own, until they are closed. Its end is
+    /// not reported, since nothing depends on it.
+    pub(crate) fn hint_exchange(
+        &self,
+        origins: &[Text],
+        hints: Arc<CommitHints>,
+    ) -> Option<impl FnOnce() + Send + 'static> {
+        let Self::Postgres(url) = self else { return None };
+        let (url, own) = (url.clone(), origins.first()?.to_string());
+        Some(move || postgres::exchange_hints(&url, &own, &hints))
+    }
+
     /// Fails if there is something between us and the database that makes a ledger unsafe.
     pub(crate) fn verify(&self, options: &Options) -> Result<(), LedgerError> {
         match self {
@@ -89,6 +103,9 @@ pub struct Options {
     pub isolation: Isolation,
     /// How long a write keeps trying while the database cannot be reached or does not answer.
     pub retry_budget: Duration,
+    /// Whether to exchange hints with other servers on PostgreSQL, so that each reads the log as soon as
+    /// another has committed. It takes a connection more.
+    pub hints: bool,
 }
 
 impl Options {
@@ -105,6 +122,7 @@ impl Default for Options {
             group: 1000,
             isolation: Isolation::ReadCommitted,
             retry_budget: Duration::from_secs(10),
+            hints: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use berth_engine::NodeId;
 use rustc_hash::FxHasher;
 
 use crate::backend::{Backend, Options};
+use crate::commit_hints::{HintCounts, HintListener};
 use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{
@@ -29,7 +30,7 @@ struct Inner {
     origins: Vec<Text>,
     highest_fence: Arc<HighestFence>,
     readers: Mutex<Vec<Box<dyn Database>>>,
-    /// Writers, and the thread that copies the log of SQLite.
+    /// Writers, the thread that copies the log of SQLite, and the one for hints on PostgreSQL.
     writers: Mutex<Vec<JoinHandle<()>>>,
     log: Arc<WriteAheadLog>,
 }
@@ -46,6 +47,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.queues.iter().for_each(|queue| queue.close());
         self.log.close();
+        self.metrics.hints.close();
         let writers =
             std::mem::take(self.writers.get_mut().unwrap_or_else(PoisonError::into_inner));
         // A writer whose reply held the last handle cannot be joined here: it ends by itself.
@@ -125,6 +127,11 @@ impl Ledger {
                     ended();
                 }
             })?);
+        }
+        if options.hints
+            && let Some(exchange) = backend.hint_exchange(&origins, metrics.wake_on_hints())
+        {
+            handles.push(spawn("ledger-hints".to_owned(), exchange)?);
         }
         Ok(Self(Arc::new(Inner {
             backend,
@@ -406,11 +413,23 @@ impl Ledger {
         Ok(self.read(|tables| tables.number_events())?.first)
     }
 
-    /// Waits until this process has committed something since `seen`, or the timeout ends. Other
-    /// processes' commits are found by polling.
+    /// Waits until something was committed since `seen`, or the timeout ends. Commits of other processes
+    /// count if they were hinted at; otherwise they are found by polling.
     #[must_use]
     pub fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
         self.0.metrics.wait_for_commit(seen, timeout)
+    }
+
+    /// Has a listener called whenever another process says that it has committed. Only with
+    /// [`Options::hints`], and never to be relied on: a hint may be lost.
+    pub fn listen_for_hints(&self, listener: HintListener) {
+        self.0.metrics.hints.add_listener(listener);
+    }
+
+    /// How many hints were exchanged with other processes.
+    #[must_use]
+    pub fn hint_counts(&self) -> HintCounts {
+        self.0.metrics.hints.counts()
     }
 
     /// Everything as of one moment, in the order in which a fleet can apply it. Returns the cursor

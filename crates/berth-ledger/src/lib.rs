@@ -5,6 +5,7 @@
 //! servers; the rules are in one place (`unit_of_work`) and the databases only lock, read and write rows.
 
 mod backend;
+mod commit_hints;
 mod database;
 mod drift;
 mod encoding;
@@ -28,6 +29,7 @@ mod unit_of_work;
 mod writer;
 
 pub use backend::{Backend, Options};
+pub use commit_hints::{HintCounts, HintListener};
 pub use database::{DurabilityWarning, SnapshotItem};
 pub use error::LedgerError;
 pub use export::{Transfer, TransferError};

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::commit_hints::CommitHints;
 use crate::database::Database;
 use crate::error::LedgerError;
 use crate::model::{Answer, Op};
@@ -59,6 +60,8 @@ pub(crate) struct WriterMetrics {
     /// Rises with every commit, for callers that wait for events.
     commits: Mutex<u64>,
     committed: Condvar,
+    /// Shared with the connection for hints.
+    pub(crate) hints: Arc<CommitHints>,
 }
 
 /// Operations queued for one writer.
@@ -82,7 +85,24 @@ impl WriterMetrics {
         *lock(&self.stats)
     }
 
-    /// Waits until something was committed here since `seen`, or the timeout ends.
+    /// The hints, which from now on wake those who wait for commits.
+    pub(crate) fn wake_on_hints(self: &Arc<Self>) -> Arc<CommitHints> {
+        let metrics = Arc::downgrade(self);
+        self.hints.add_listener(Box::new(move || {
+            if let Some(metrics) = metrics.upgrade() {
+                metrics.wake_waiting();
+            }
+        }));
+        Arc::clone(&self.hints)
+    }
+
+    /// Wakes those who wait for commits.
+    fn wake_waiting(&self) {
+        *lock(&self.commits) += 1;
+        self.committed.notify_all();
+    }
+
+    /// Waits until something was committed since `seen`, or the timeout ends.
     pub(crate) fn wait_for_commit(&self, seen: u64, timeout: Duration) -> u64 {
         let commits = lock(&self.commits);
         let waited = self.committed.wait_timeout_while(commits, timeout, |now| *now == seen);
@@ -106,8 +126,8 @@ impl WriterMetrics {
         stats.retries.guards += retries.guards;
         stats.retries.lost += retries.lost;
         drop(stats);
-        *lock(&self.commits) += 1;
-        self.committed.notify_all();
+        self.wake_waiting();
+        self.hints.note_commit();
     }
 
     /// Calls something that others gave us. If it panics, that is counted, and ends nothing else.

@@ -73,6 +73,8 @@ struct RequestQueue {
     reap: bool,
     reload: bool,
     lookups: Vec<(Vec<ClaimKey>, AfterLookup)>,
+    /// Whether another server says that the log has grown.
+    is_hinted: bool,
     /// Whether the planner has not taken in the last message yet.
     is_unacknowledged: bool,
     closed: bool,
@@ -98,6 +100,14 @@ impl ReaderChannel {
         timeout: Duration,
     ) -> MutexGuard<'a, RequestQueue> {
         self.changed.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl ReaderChannel {
+    /// Has the next pass start early.
+    fn hint(&self) {
+        self.lock().is_hinted = true;
+        self.changed.notify_all();
     }
 }
 
@@ -178,6 +188,15 @@ pub(super) struct LogReader {
     is_failing: bool,
 }
 
+/// How long to wait after a pass.
+#[derive(Clone, Copy, Default)]
+struct Pause {
+    /// If another server says that it has committed.
+    least: Duration,
+    /// Otherwise.
+    most: Duration,
+}
+
 /// The planner is gone.
 struct ReaderStopped;
 
@@ -186,6 +205,12 @@ impl LogReader {
         let shared = Arc::new(ReaderChannel::default());
         let (cursor, lost) = (settings.cursor, settings.ledger.stats().retries.lost);
         let handle = LogReaderHandle(Arc::clone(&shared));
+        let hinted = Arc::downgrade(&shared);
+        settings.ledger.listen_for_hints(Box::new(move || {
+            if let Some(shared) = hinted.upgrade() {
+                shared.hint();
+            }
+        }));
         let reader = Self {
             settings,
             shared,
@@ -203,7 +228,7 @@ impl LogReader {
     /// Reads until the planner is gone.
     pub(super) fn run(mut self) {
         let monitor = self.settings.monitor.clone();
-        let (mut pause, mut failures) = (Duration::ZERO, 0_u32);
+        let (mut pause, mut failures) = (Pause::default(), 0_u32);
         while let Ok(requests) = self.next_requests(pause) {
             let began = tick();
             monitor.begin();
@@ -223,29 +248,31 @@ impl LogReader {
                     metrics.loop_ran(NAME);
                 }
                 // Half of the time at most, if the database is slow.
-                pause = self.settings.every.max(began.elapsed());
+                let least = began.elapsed();
+                pause = Pause { least, most: self.settings.every.max(least) };
                 continue;
             };
             monitor.failed();
             if let Some(metrics) = &self.settings.metrics {
                 metrics.loop_failed(NAME, LoopFailure::Error);
             }
-            pause = (BACKOFF_FIRST * 2_u32.pow(failures.min(10))).min(BACKOFF_LONGEST);
+            let backoff = (BACKOFF_FIRST * 2_u32.pow(failures.min(10))).min(BACKOFF_LONGEST);
+            pause = Pause { least: backoff, most: backoff };
             failures = failures.saturating_add(1);
             tracing::warn!(
                 error,
                 cursor = self.cursor,
                 failures,
-                retry_in_ms = pause.as_millis(),
+                retry_in_ms = backoff.as_millis(),
                 "failed to read the log"
             );
         }
         monitor.stop();
     }
 
-    /// Waits until something is asked for, or the pause ends.
-    fn next_requests(&mut self, pause: Duration) -> Result<RequestQueue, ReaderStopped> {
-        let until = tick() + pause;
+    /// Waits until something is asked for, or the pause ends: early if another server has committed.
+    fn next_requests(&mut self, pause: Pause) -> Result<RequestQueue, ReaderStopped> {
+        let now = tick();
         let mut queue = self.shared.lock();
         loop {
             if queue.closed {
@@ -253,7 +280,8 @@ impl LogReader {
             }
             let is_asked =
                 queue.requested > self.answered || queue.reload || !queue.lookups.is_empty();
-            let left = until.saturating_duration_since(tick());
+            let pause = if queue.is_hinted { pause.least } else { pause.most };
+            let left = pause.saturating_sub(now.elapsed());
             // After a failure requests wait too, so that the database is not overrun.
             if left.is_zero() || (is_asked && !self.is_failing) {
                 break;
@@ -266,6 +294,7 @@ impl LogReader {
             reap: std::mem::take(&mut queue.reap),
             reload: std::mem::take(&mut queue.reload),
             lookups: std::mem::take(&mut queue.lookups),
+            is_hinted: std::mem::take(&mut queue.is_hinted),
             is_unacknowledged: false,
             closed: false,
         })

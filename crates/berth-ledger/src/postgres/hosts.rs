@@ -4,13 +4,16 @@
 //! and never answers, and must not keep us from the one that has become the primary meanwhile.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::config::{Host, LoadBalanceHosts};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::fault;
@@ -19,6 +22,9 @@ use crate::error::Fault;
 /// How long to wait before a host that turned us away is tried again, while another has not answered.
 /// A standby may become the primary in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Called with the payload of each notification. It must return quickly.
+pub(super) type Notified = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// One configuration for each host of a URL, in its order.
 pub(super) fn split_by_host(config: &Config) -> Vec<Config> {
@@ -82,17 +88,21 @@ fn only_host(config: &Config, number: usize) -> Config {
 }
 
 /// Connects to whichever host can be written to. Must run on the runtime that is to drive the
-/// connection.
+/// connection. Notifications go to `notified`.
 ///
 /// Returns once a host is found, or once every host has turned us away or stayed silent for `limit`.
 pub(super) async fn connect_to_writable_host(
     hosts: &[Config],
     tls: Option<&MakeRustlsConnect>,
     limit: Duration,
+    notified: Option<Notified>,
 ) -> Result<Client, Fault> {
     let silent_hosts = Cell::new(hosts.len());
-    let mut attempts: FuturesUnordered<_> =
-        hosts.iter().map(|host| connect_to_host(host, tls, limit, &silent_hosts)).collect();
+    let open_host = |host| open(host, tls, notified.clone());
+    let mut attempts: FuturesUnordered<_> = hosts
+        .iter()
+        .map(|host| connect_to_host(|| open_host(host), limit, &silent_hosts))
+        .collect();
     let mut faults = Vec::new();
     while let Some(attempt) = attempts.next().await {
         match attempt {
@@ -104,15 +114,17 @@ pub(super) async fn connect_to_writable_host(
 }
 
 /// Tries one host, and again while another has not answered at all.
-async fn connect_to_host(
-    host: &Config,
-    tls: Option<&MakeRustlsConnect>,
+async fn connect_to_host<F>(
+    open_host: impl Fn() -> F,
     limit: Duration,
     silent_hosts: &Cell<usize>,
-) -> Result<Client, Fault> {
+) -> Result<Client, Fault>
+where
+    F: Future<Output = Result<Client, tokio_postgres::Error>>,
+{
     let mut counted_as_silent = true;
     loop {
-        let fault = match timeout(limit, open(host, tls)).await {
+        let fault = match timeout(limit, open_host()).await {
             Ok(Ok(client)) => return Ok(client),
             Ok(Err(error)) => fault("connecting", &error),
             Err(_) => {
@@ -140,19 +152,38 @@ async fn connect_to_host(
 async fn open(
     host: &Config,
     tls: Option<&MakeRustlsConnect>,
+    notified: Option<Notified>,
 ) -> Result<Client, tokio_postgres::Error> {
     match tls {
         None => {
             let (client, connection) = host.connect(NoTls).await?;
-            tokio::spawn(connection);
+            drive(connection, notified);
             Ok(client)
         }
         Some(tls) => {
             let (client, connection) = host.connect(tls.clone()).await?;
-            tokio::spawn(connection);
+            drive(connection, notified);
             Ok(client)
         }
     }
+}
+
+fn drive<S, T>(mut connection: Connection<S, T>, notified: Option<Notified>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Some(notified) = notified else {
+        tokio::spawn(connection);
+        return;
+    };
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                notified(notification.payload());
+            }
+        }
+    });
 }
 
 /// One fault for those of all hosts. As long as one of them may come back, retrying may help.

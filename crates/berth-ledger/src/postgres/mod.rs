@@ -27,6 +27,7 @@ mod lists;
 mod lock;
 mod log;
 mod migrate;
+mod notify;
 mod pipeline;
 mod pooler;
 mod read;
@@ -37,6 +38,7 @@ mod tls;
 mod values;
 
 pub(crate) use migrate::schema_version;
+pub(crate) use notify::exchange_hints;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -141,6 +141,18 @@ impl Target {
     pub(super) fn host_count(&self) -> usize {
         self.hosts.len()
     }
+
+    pub(super) fn hosts(&self) -> &[Config] {
+        &self.hosts
+    }
+
+    pub(super) fn tls(&self) -> Option<&MakeRustlsConnect> {
+        self.tls.as_ref()
+    }
+
+    pub(super) fn connect_within(&self) -> Duration {
+        self.connect_within
+    }
 }
 
 /// A URL that may be shown.
@@ -169,8 +181,12 @@ impl Session {
         let runtime = ConnectionRuntime::start();
         let runtime =
             runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
-        let connecting =
-            connect_to_writable_host(&target.hosts, target.tls.as_ref(), target.connect_within);
+        let connecting = connect_to_writable_host(
+            &target.hosts,
+            target.tls.as_ref(),
+            target.connect_within,
+            None,
+        );
         let client = runtime.block_on(connecting)?;
         Ok(Self {
             client,

@@ -8,6 +8,7 @@ mod cost;
 mod decisions;
 mod durability;
 mod encrypted;
+mod hints;
 mod lists;
 mod log;
 mod moves;

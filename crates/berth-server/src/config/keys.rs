@@ -275,6 +275,14 @@ pub static KEYS: &[Key] = &[
         }
     ),
     key!(
+        "ledger.hints",
+        Kind::Flag,
+        "true",
+        start,
+        "Whether servers on PostgreSQL tell each other of commits through LISTEN and NOTIFY, so that each reads the log at once. Without, and in case a hint is lost, they read it every `loops.follow_every`. Takes one connection per server.",
+        |config, value| config.ledger.hints = value.flag()
+    ),
+    key!(
         "ledger.patience",
         Kind::Duration(SECOND, 3600 * SECOND),
         "10s",

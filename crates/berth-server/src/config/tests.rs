@@ -24,7 +24,8 @@ fn every_default_can_be_read_and_is_what_the_code_has() {
         assert!(SECTIONS.iter().any(|(section, _)| *section == key.section()), "{}", key.name);
     }
     let config = Layers::default().load().unwrap().config;
-    assert_eq!(config.ledger, Options::default());
+    // What has a ledger to itself, such as an export, needs no hints.
+    assert_eq!(config.ledger, Options { hints: true, ..Options::default() });
     assert_eq!(config.settings, Settings::default());
     assert_eq!(config.maintenance, MaintenanceConfig::default());
     assert_eq!(config.http.limits, HttpLimits::default());

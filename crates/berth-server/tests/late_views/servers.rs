@@ -15,7 +15,7 @@ struct TwoServers {
     first: Server,
     late: Server,
     token: String,
-    _postgres: TempPostgres,
+    postgres: TempPostgres,
 }
 
 impl TwoServers {
@@ -31,7 +31,7 @@ impl TwoServers {
             options.placer.follow_every = Duration::from_secs(3600);
         })
         .await;
-        Self { first, late, token, _postgres: postgres }
+        Self { first, late, token, postgres }
     }
 
     async fn place_late(&self, instance: &Value) -> crate::common::Reply {
@@ -120,4 +120,39 @@ async fn a_late_server_fills_in_the_defaults_of_the_policy_in_force() {
     let path = format!("/v1/claims/{id}");
     let claim = servers.late.get(&servers.token, &path).await.expect(200).json();
     assert_eq!(claim["resources"]["disk_mib"], 2000, "{claim}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_has_a_server_read_the_log_before_its_time() {
+    let servers = TwoServers::start(async |_, _| ()).await;
+    let backend = Backend::Postgres(servers.postgres.url());
+    let hinted = Server::start_with(|options| {
+        options.backend = backend;
+        options.placer.follow_every = Duration::from_secs(3600);
+        options.placer.ledger.hints = true;
+    })
+    .await;
+    // The first has no connection for hints, so this one is told by a server that has.
+    let backend = Backend::Postgres(servers.postgres.url());
+    let telling = Server::start_with(|options| {
+        options.backend = backend;
+        options.placer.ledger.hints = true;
+    })
+    .await;
+    let token = &servers.token;
+    let number = std::cell::Cell::new(0);
+    crate::common::wait_until("a node of the other server is listed", async || {
+        number.set(number.get() + 1);
+        add_node(&telling, &format!("n{}", number.get()), berth_engine::CapacityType::OnDemand)
+            .await;
+        let listed = hinted.get(token, "/v1/nodes").await.expect(200).text;
+        // Hints begin when the two have found each other: what is added after that is seen.
+        listed.contains("\"n1\"")
+    })
+    .await;
+    let late = servers.late.get(token, "/v1/nodes").await.expect(200).text;
+    assert!(!late.contains("\"n1\""), "{late}");
+    for server in [servers.first, servers.late, hinted, telling] {
+        server.stop().await;
+    }
 }
