@@ -55,7 +55,10 @@ impl fmt::Display for QuotaLimits {
 }
 
 fn size_text(resources: &Amounts, extra: &BTreeMap<String, u32>) -> String {
-    let classes = extra.iter().map(|(class, amount)| format!(", {amount} {class}"));
+    let classes = extra.iter().map(|(class, amount)| match amount {
+        0 => format!(", no {class}"),
+        amount => format!(", {amount} {class}"),
+    });
     format!("ask for {resources}{}", classes.collect::<String>())
 }
 

@@ -29,7 +29,10 @@ pub(super) fn describe(fix: &Fix, advice: &Advice<'_>) -> (String, Option<String
 fn change(fix: &Fix) -> String {
     match fix {
         Fix::Shrink { resources, extra, .. } => {
-            let classes = extra.iter().map(|(class, amount)| format!(", {amount} {class}"));
+            let classes = extra.iter().map(|(class, amount)| match amount {
+                0 => format!(", no {class}"),
+                amount => format!(", {amount} {class}"),
+            });
             format!("ask for less: {}{}", amounts(resources), classes.collect::<String>())
         }
         Fix::Relax { change, .. } => change.clone(),
@@ -50,12 +53,7 @@ fn change(fix: &Fix) -> String {
                 None => format!("work on the host of {on}: {remedy}"),
             }
         }
-        Fix::AddNode { shape, count: 1, .. } => {
-            format!("add a node with at least {}", shape.at_least())
-        }
-        Fix::AddNode { shape, count, .. } => {
-            format!("add {count} nodes, each with at least {}", shape.at_least())
-        }
+        Fix::AddNode { .. } => fix.to_string(),
         Fix::Fewer { count, of } => format!("place {count} of {of} now"),
         Fix::Count { count, of } => format!("ask for {count} instead of {of}"),
         Fix::ChangePool { pool, to: Some(to) } => {
@@ -169,6 +167,9 @@ fn node_change(filter: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
+/// New nodes whose names a command lists one by one.
+const NAMES_LISTED: u32 = 3;
+
 /// The command that registers nodes: all that the request asks of them.
 fn register_command(facts: &NodeFacts, count: u32) -> String {
     let mut line = CommandLine::default();
@@ -199,12 +200,22 @@ fn register_command(facts: &NodeFacts, count: u32) -> String {
     if count == 1 {
         return register(&args::shell_quote(facts.id.as_str()));
     }
-    let names = (1..=count).map(|number| match number {
-        1 => facts.id.to_string(),
-        further => format!("{}-{further}", facts.id),
-    });
-    let names: Vec<String> = names.map(|name| args::shell_quote(&name)).collect();
-    format!("for node in {}; do {}; done", names.join(" "), register("\"$node\""))
+    format!(
+        "for node in {}; do {}; done",
+        shell_names(facts.id.as_str(), count),
+        register("\"$node\"")
+    )
+}
+
+/// The names of so many nodes, for a shell: `new-node new-node-2 …`. A long list is left to `seq`.
+fn shell_names(first: &str, count: u32) -> String {
+    let quoted = args::shell_quote(first);
+    if count > NAMES_LISTED {
+        let further = args::shell_quote(&format!("{first}-%.0f"));
+        return format!("{quoted} $(seq -f {further} 2 {count})");
+    }
+    let further = (2..=count).map(|number| args::shell_quote(&format!("{first}-{number}")));
+    std::iter::once(quoted).chain(further).collect::<Vec<String>>().join(" ")
 }
 
 /// Facts that have no flag, as values to set.
@@ -318,4 +329,15 @@ pub(super) fn softened(rule: &Rule, change: &str) -> Option<Rule> {
     // The first == is the operator if there is one, else the first !=.
     let operator = if text.contains("==") { "==" } else { "!=" };
     Rule::parse(&text.replacen(operator, &format!("{operator}~"), 1)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_for_many_nodes_does_not_list_them_all() {
+        assert_eq!(shell_names("new-node", 3), "new-node new-node-2 new-node-3");
+        assert_eq!(shell_names("new-node", 900), "new-node $(seq -f new-node-%.0f 2 900)");
+    }
 }
