@@ -193,6 +193,38 @@ pub enum VolumeMoveState {
     Cancelled,
 }
 
+impl VolumeMoveState {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Planned,
+        Self::Copying,
+        Self::Stopping,
+        Self::Syncing,
+        Self::Done,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Whether a move may go from this state to another, or stay in it. A volume that comes into use during its
+    /// last copy is copied once more; what is over stays over, and a dry run is never stored.
+    #[must_use]
+    pub const fn may_become(self, next: Self) -> bool {
+        match self {
+            Self::Planned => matches!(next, Self::Planned),
+            Self::Copying => {
+                matches!(next, Self::Copying | Self::Stopping | Self::Failed | Self::Cancelled)
+            }
+            Self::Stopping => {
+                matches!(next, Self::Stopping | Self::Syncing | Self::Failed | Self::Cancelled)
+            }
+            Self::Syncing => !matches!(next, Self::Planned | Self::Copying),
+            Self::Done => matches!(next, Self::Done),
+            Self::Failed => matches!(next, Self::Failed),
+            Self::Cancelled => matches!(next, Self::Cancelled),
+        }
+    }
+}
+
 /// The move of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeMove {
@@ -280,4 +312,26 @@ pub struct VolumeMoveReport {
     /// With `failed`: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_copied_again_only_from_its_last_copy() {
+        use VolumeMoveState::{Cancelled, Copying, Done, Failed, Planned, Stopping, Syncing};
+        let allowed = |from| match from {
+            Copying => vec![Stopping, Failed, Cancelled],
+            Stopping => vec![Syncing, Failed, Cancelled],
+            Syncing => vec![Stopping, Done, Failed, Cancelled],
+            Planned | Done | Failed | Cancelled => Vec::new(),
+        };
+        for from in VolumeMoveState::ALL {
+            for to in VolumeMoveState::ALL {
+                let expected = from == to || allowed(from).contains(&to);
+                assert_eq!(from.may_become(to), expected, "{from:?} {to:?}");
+            }
+        }
+    }
 }

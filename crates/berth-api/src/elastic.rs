@@ -184,6 +184,36 @@ impl MigrationState {
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
+
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Planned,
+        Self::TargetHeld,
+        Self::Copying,
+        Self::Switched,
+        Self::Done,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Whether a migration may go from this state to another, or stay in it. Once it has switched it
+    /// can only be finished, and what is over stays over.
+    #[must_use]
+    pub const fn may_become(self, next: Self) -> bool {
+        match self {
+            Self::Planned => {
+                matches!(next, Self::Planned | Self::TargetHeld | Self::Failed | Self::Cancelled)
+            }
+            Self::TargetHeld => !matches!(next, Self::Planned | Self::Done),
+            Self::Copying => {
+                matches!(next, Self::Copying | Self::Switched | Self::Failed | Self::Cancelled)
+            }
+            Self::Switched => matches!(next, Self::Switched | Self::Done),
+            Self::Done => matches!(next, Self::Done),
+            Self::Failed => matches!(next, Self::Failed),
+            Self::Cancelled => matches!(next, Self::Cancelled),
+        }
+    }
 }
 
 /// Why an instance moves.
@@ -349,4 +379,28 @@ pub struct NodePressure {
     pub must_shed: bool,
     /// Its account.
     pub account: Account,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_goes_forward_or_ends_and_never_back() {
+        use MigrationState::{Cancelled, Copying, Done, Failed, Planned, Switched, TargetHeld};
+        let allowed = |from| match from {
+            Planned => vec![TargetHeld, Failed, Cancelled],
+            TargetHeld => vec![Copying, Switched, Failed, Cancelled],
+            Copying => vec![Switched, Failed, Cancelled],
+            Switched => vec![Done],
+            Done | Failed | Cancelled => Vec::new(),
+        };
+        for from in MigrationState::ALL {
+            for to in MigrationState::ALL {
+                let expected = from == to || allowed(from).contains(&to);
+                assert_eq!(from.may_become(to), expected, "{from:?} {to:?}");
+            }
+            assert_eq!(from.is_over(), allowed(from).is_empty(), "{from:?}");
+        }
+    }
 }

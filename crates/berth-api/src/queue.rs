@@ -23,6 +23,25 @@ pub enum TicketState {
     Refused,
 }
 
+impl TicketState {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Waiting, Self::Granted, Self::Expired, Self::Cancelled, Self::Refused];
+
+    /// Whether a request may go from this state to another, or stay in it. One that is closed stays as it
+    /// was closed.
+    #[must_use]
+    pub const fn may_become(self, next: Self) -> bool {
+        match self {
+            Self::Waiting => true,
+            Self::Granted => matches!(next, Self::Granted),
+            Self::Expired => matches!(next, Self::Expired),
+            Self::Cancelled => matches!(next, Self::Cancelled),
+            Self::Refused => matches!(next, Self::Refused),
+        }
+    }
+}
+
 /// A queued request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ticket {
@@ -70,4 +89,19 @@ pub struct Demand {
     pub first_at: Timestamp,
     /// When last.
     pub last_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_closed_once() {
+        for from in TicketState::ALL {
+            for to in TicketState::ALL {
+                let expected = from == TicketState::Waiting || from == to;
+                assert_eq!(from.may_become(to), expected, "{from:?} {to:?}");
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use berth_ledger::invariant_ok;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -49,7 +50,7 @@ impl ExplanationQueue {
     ) -> ControlResult<ExplanationTurn<'_>> {
         let place = self.enter(tenant).inspect_err(|_| metrics.limited("explainer"))?;
         // It is never closed.
-        let permit = self.turn.acquire().await.ok();
+        let permit = invariant_ok!(self.turn.acquire().await, "explanation_turns_stay_open");
         Ok(ExplanationTurn { _permit: permit, _place: place })
     }
 

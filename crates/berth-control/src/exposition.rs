@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::control_plane::ControlPlane;
+use crate::invariant_metrics::InvariantCollector;
 
 /// Writes metrics with their descriptions.
 struct MetricWriter<'a>(DescriptorEncoder<'a>);
@@ -117,6 +118,7 @@ impl Collector for StateCollector {
 pub fn metrics_text(control: &Arc<ControlPlane>) -> String {
     let mut registry = Registry::with_prefix("berth");
     registry.register_collector(Box::new(StateCollector(Arc::clone(control))));
+    registry.register_collector(Box::new(InvariantCollector));
     let mut text = control.metrics.text();
     // Writing to a string does not fail.
     let _ = encode_registry(&mut text, &registry);

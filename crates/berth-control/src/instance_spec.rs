@@ -70,3 +70,12 @@ pub fn shown_request(mut stored: Value) -> Value {
     }
     stored
 }
+
+/// A stored request; null, and logged, if it cannot be read.
+#[must_use]
+pub fn read_stored_request(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        tracing::error!(%error, "failed to decode a stored request");
+        Value::Null
+    })
+}

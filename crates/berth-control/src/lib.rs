@@ -24,6 +24,7 @@ pub mod exposition;
 pub mod feed;
 mod fleet_replica;
 pub mod instance_spec;
+pub mod invariant_metrics;
 mod liveness;
 mod loop_runner;
 mod maintenance;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use berth_ledger::{Ledger, LedgerError, Retention};
+use berth_ledger::{Ledger, LedgerError, Retention, invariant};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -118,7 +118,7 @@ impl Drop for MaintenanceWorker {
     fn drop(&mut self) {
         self.stopping.cancel();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            invariant!(thread.join().is_ok(), "maintenance_ends_without_panic");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How metrics of the scheduler and of the webhook are registered. It has no metric of its own.
 
+use berth_control::invariant_metrics::InvariantCollector;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
@@ -19,6 +20,12 @@ pub(crate) fn add<M: Metric + Clone + Default>(
     let metric = M::default();
     registry.register(name, help, metric.clone());
     metric
+}
+
+/// Registers what the process knows of violated invariants: `berth_invariant_violations_total`.
+pub(crate) fn add_invariants(registry: &mut Registry) {
+    let registry = registry.sub_registry_with_prefix("berth");
+    registry.register_collector(Box::new(InvariantCollector));
 }
 
 /// Registers a histogram of durations.

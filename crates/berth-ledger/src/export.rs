@@ -84,7 +84,8 @@ impl Ledger {
     pub fn export(&self, out: &mut dyn Write) -> Result<Transfer, TransferError> {
         let mut lines = Lines::default();
         let mut failed: Option<std::io::Error> = None;
-        let header = serde_json::to_string(&Header { berth_export: FORMAT }).unwrap_or_default();
+        let header = Header { berth_export: FORMAT };
+        let header = serde_json::to_string(&header).map_err(std::io::Error::from)?;
         lines.write(out, None, &header)?;
         self.read(|tables| {
             tables.dump(&|_| true, &mut |table, cells| {
@@ -101,7 +102,8 @@ impl Ledger {
             return Err(error.into());
         }
         let transfer = lines.transfer();
-        writeln!(out, "{}", serde_json::to_string(&transfer).unwrap_or_default())?;
+        let last = serde_json::to_string(&transfer).map_err(std::io::Error::from)?;
+        writeln!(out, "{last}")?;
         out.flush()?;
         Ok(transfer)
     }

@@ -53,7 +53,7 @@ impl Drop for Inner {
         // A writer whose reply held the last handle cannot be joined here: it ends by itself.
         if !writer::is_reply_thread() {
             for thread in writers {
-                let _ = thread.join();
+                crate::invariant!(thread.join().is_ok(), "writer_ends_without_panic");
             }
         }
     }

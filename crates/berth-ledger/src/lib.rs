@@ -11,6 +11,7 @@ mod drift;
 mod encoding;
 mod error;
 mod export;
+pub mod invariants;
 mod ledger;
 mod lists;
 mod maintenance;

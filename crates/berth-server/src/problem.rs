@@ -7,7 +7,7 @@ use berth_api::{FieldError, Problem};
 use berth_control::ControlError;
 use berth_control::queue::TicketError;
 use berth_engine::Refusal;
-use berth_ledger::{ClaimRejection, LedgerError};
+use berth_ledger::{ClaimRejection, LedgerError, invariant_ok};
 use http::{HeaderValue, StatusCode, header};
 
 /// An error on its way to the caller.
@@ -150,7 +150,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status);
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self.problem).unwrap_or_default();
+        let body = serde_json::to_vec(&self.problem);
+        let body = invariant_ok!(body, "problem_is_json", status).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();

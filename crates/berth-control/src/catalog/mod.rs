@@ -275,6 +275,7 @@ impl Catalog {
         }
         // The caches are loaded by themselves when the server starts.
         if !replaced.is_empty() && std::mem::replace(&mut progress.is_loaded, true) {
+            // Documents are not followed any more once the server stops.
             let _ = self.documents.send(DocumentChange::Reloaded);
         }
         self.count_written(changes.written);
@@ -324,6 +325,7 @@ impl Catalog {
 
     fn forward_document_change(&self, event: &EventBody) {
         if let EventBody::DocumentChanged { document, id, .. } = event {
+            // As above.
             let _ = self
                 .documents
                 .send(DocumentChange::Changed(Text::clone(document), Text::clone(id)));

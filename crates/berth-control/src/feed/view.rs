@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use berth_engine::NodeId;
-use berth_ledger::{Event, EventBody, Micros, Text};
+use berth_ledger::{Event, EventBody, Micros, Text, invariant_ok};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -219,7 +219,8 @@ const DATA: &str = "\ndata: ";
 
 /// A server-sent event.
 fn frame(event: &berth_api::Event) -> Bytes {
-    let document = serde_json::to_string(event).unwrap_or_default();
+    let document = serde_json::to_string(event);
+    let document = invariant_ok!(document, "event_is_json", seq = event.seq).unwrap_or_default();
     Bytes::from(format!("id: {}\nevent: {}{DATA}{document}\n\n", event.seq, event.kind))
 }
 

@@ -14,7 +14,7 @@ use berth_engine::{
     InstanceRequest, InvalidRequest, NodeFacts, NodeId, PlaceError, Policy, RebalanceInstance,
     RebalancePlan, RebalanceTerms, Refusal, Timestamp, Used, Volume,
 };
-use berth_ledger::{ClaimKey, ClaimState, Role, Text};
+use berth_ledger::{ClaimKey, ClaimState, Role, Text, invariant_ok};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::ClaimEntry;
@@ -253,8 +253,8 @@ impl Sandbox {
         let placed = self.engine.place(request, self.now);
         for (id, node) in lifted.into_iter().flatten() {
             if let Some(claim) = self.claims.get(&id) {
-                // It fitted there before.
-                let _ = self.engine.fleet_mut().claim(&as_placed(id, claim), &node);
+                let back = self.engine.fleet_mut().claim(&as_placed(id, claim), &node);
+                invariant_ok!(back, "sandbox_returns_what_it_lifted", instance = id, node);
             }
         }
         placed.map(|placement| placement.node)

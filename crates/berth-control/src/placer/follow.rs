@@ -226,8 +226,8 @@ impl Planner {
             }
             Some(sealed) if !sealed.sent && self.ledger.is_observed(&sealed.mark) => {
                 sealed.sent = true;
-                // The planner itself receives it.
-                let _ = self.inbox.send(Message::SealReached(self.seals));
+                let sent = self.inbox.send(Message::SealReached(self.seals));
+                berth_ledger::invariant_ok!(sent, "planner_receives_its_own_messages");
             }
             Some(_) => {}
         }

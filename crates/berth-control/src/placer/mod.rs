@@ -452,7 +452,7 @@ struct CatalogSender(Option<Sender<CatalogUpdate>>);
 impl CatalogSender {
     fn send(&self, update: impl FnOnce() -> CatalogUpdate) {
         if let Some(sender) = &self.0 {
-            // It lives as long as the process.
+            // It lives as long as this; one that ended all the same was reported by its supervisor.
             let _ = sender.send(update());
         }
     }
@@ -464,6 +464,7 @@ impl CatalogSender {
 
 impl Drop for Placer {
     fn drop(&mut self) {
+        // A thread that panicked was reported by its supervisor when it ended.
         let _ = self.inbox.send(Message::Stop);
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_engine::{Engine, Fleet, InstanceId, InstanceRequest, Placement, Timestamp};
+use berth_ledger::invariant_ok;
 use rustc_hash::FxHashMap;
 
 use super::PlaceAnswer;
@@ -18,20 +19,29 @@ impl Planner {
     pub(super) fn leave(&mut self, lane: Lane, task: Task) {
         self.update_explainer();
         // It lives as long as the planner.
-        let _ = self.explainer.send(ToExplainer::Task(lane, task));
+        invariant_ok!(
+            self.explainer.send(ToExplainer::Task(lane, task)),
+            "explainer_outlives_planner"
+        );
     }
 
     /// Sends the explainer what changed since the last time.
     pub(super) fn update_explainer(&mut self) {
         let update = self.fleet_update();
-        let _ = self.explainer.send(ToExplainer::Changes(update));
+        invariant_ok!(
+            self.explainer.send(ToExplainer::Changes(update)),
+            "explainer_outlives_planner"
+        );
     }
 
     /// Sends the explainer a fleet that was loaded again, and the one before it to be freed there: that
     /// takes a while.
     pub(super) fn reload_explainer(&mut self, fleet: Box<Fleet>, replaced: Box<FleetReplica>) {
         let update = self.fleet_update();
-        let _ = self.explainer.send(ToExplainer::Fleet(fleet, update, replaced));
+        invariant_ok!(
+            self.explainer.send(ToExplainer::Fleet(fleet, update, replaced)),
+            "explainer_outlives_planner"
+        );
     }
 
     fn fleet_update(&mut self) -> FleetUpdate {

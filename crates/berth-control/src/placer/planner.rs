@@ -426,6 +426,7 @@ impl Planner {
                 Answer::Repeated(grant) => Ok((Verdict::Granted(grant), true)),
                 other => Err(LedgerError::Corrupt(format!("{other:?}"))),
             });
+            // Below, a planner that stopped has dropped the callers that waited.
             match verdict {
                 // Straight to the caller: the planner learns of it by the commit.
                 Ok(Ok((Verdict::Granted(grant), false))) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem, Ticket, TicketState};
 use berth_ledger::{
-    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Op, Outcome, Text, Verdict,
+    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Op, Outcome, Text, Verdict, invariant_ok,
 };
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -119,7 +119,9 @@ pub async fn enqueue(
 ) -> Result<EnqueueResult, TicketError> {
     let now = control.now();
     let tenant = request.tenant.clone().unwrap_or_default();
-    let request_id = request.request_id.clone().unwrap_or_default();
+    let request_id = request.request_id.clone();
+    let request_id = invariant_ok!(request_id, "queued_request_has_an_id", tenant);
+    let request_id = request_id.unwrap_or_default();
     let id = control.instance_ids.derive_ticket(&tenant, &request_id);
     if let Err(error) = check_limits(control, &tenant) {
         // What another server has queued is a ticket, however many there are.
@@ -205,7 +207,7 @@ pub async fn cancel(control: &ControlPlane, caller: &Caller, id: &str) -> Result
             return Err(TicketError::Closed { id, state });
         }
         let mut stored = known.value.clone();
-        stored.ticket.state = TicketState::Cancelled;
+        stored.close(TicketState::Cancelled);
         let op = put(&stored, Expect::Revision(known.revision))?;
         let subject = format!("request {id} of {}", stored.ticket.tenant);
         match control.call(caller, "queue.cancel", subject, None, op).await? {
@@ -231,7 +233,8 @@ pub(super) async fn close(
         let known = control.queue.tickets.get(id);
         let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(false) };
         let mut stored = known.value.clone();
-        (stored.ticket.state, stored.ticket.placed) = (state, placed.clone());
+        stored.close(state);
+        stored.ticket.placed = placed.clone();
         stored.ticket.problem = problem.clone().or(stored.ticket.problem);
         // What is over a limit is not stored again, nor shown.
         if stored.ticket.request.check_stored().is_err() {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use berth_ledger::{Expect, Op, Text};
+use berth_ledger::{Expect, Op, Text, invariant_ok};
 
 use super::degradations::{document_id, key_of};
 use crate::documents::{CacheableDocument, DocumentCache};
@@ -47,8 +47,8 @@ impl CrashRecords {
         let (kind, id) = (Text::from(KIND), Text::from(id));
         Some(match known {
             Some(known) => {
-                // Plain data always can be written.
-                let body = serde_json::to_string(known).unwrap_or_default();
+                let body = serde_json::to_string(known);
+                let body = invariant_ok!(body, "crash_history_is_json").unwrap_or_default();
                 Op::PutDocument { kind, id, body, expect }
             }
             None => Op::RemoveDocument { kind, id, expect },

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_api::Degraded;
-use berth_ledger::{Op, Scheduling, SchedulingFailure, Text};
+use berth_ledger::{Op, Scheduling, SchedulingFailure, Text, invariant_ok};
 
 use crate::documents::{CacheableDocument, DocumentCache, Versioned};
 use crate::workload::{Definition, WorkloadKey};
@@ -66,8 +66,8 @@ pub(crate) fn set_degraded(
     let failing = wrong.map(|wrong| SchedulingFailure {
         code: Text::from(wrong.code.as_str()),
         message: Text::from(wrong.message.as_str()),
-        // Plain data always can be written.
-        body: serde_json::to_string(wrong).unwrap_or_default(),
+        body: invariant_ok!(serde_json::to_string(wrong), "degradation_is_json")
+            .unwrap_or_default(),
     });
     Op::SetScheduling(Box::new(Scheduling { tenant, env, workload, failing }))
 }

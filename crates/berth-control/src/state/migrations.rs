@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLockReadGuard};
 use berth_api::{MigrationAction, MigrationReason, MigrationState, MigrationTask};
 use berth_engine::elastic::Size;
 use berth_engine::{InstanceId, NodeId};
-use berth_ledger::{ClaimKey, ClaimState, Ledger, LedgerError};
+use berth_ledger::{ClaimKey, ClaimState, Ledger, LedgerError, invariant};
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,20 @@ impl MigrationRecord {
     #[must_use]
     pub const fn is_in_transit(&self) -> bool {
         matches!(self.state, MigrationState::TargetHeld | MigrationState::Copying)
+    }
+
+    /// The migration in its next state, as of now. Whether it may go there was checked before: what agents
+    /// and callers ask for is refused, and does not come here.
+    pub(crate) fn in_state(&self, next: MigrationState, now: Timestamp) -> Self {
+        invariant!(
+            self.state.may_become(next),
+            "migration_state_transition",
+            instance = self.instance,
+            target = self.target,
+            from = self.state,
+            to = next
+        );
+        Self { state: next, changed_at: now, ..self.clone() }
     }
 
     pub(crate) fn concerns(&self, node: &NodeId) -> bool {

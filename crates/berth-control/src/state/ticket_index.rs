@@ -340,4 +340,12 @@ mod tests {
         }
         println!("1000 rounds with 1,000 and 1,000,000 tickets: {times:?}");
     }
+
+    #[test]
+    #[should_panic(expected = "invariant ticket_state_transition violated")]
+    fn a_ticket_that_is_closed_is_not_closed_again() {
+        let mut ticket = record("acme", 1, TicketState::Waiting);
+        ticket.close(TicketState::Cancelled);
+        ticket.close(TicketState::Granted);
+    }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use berth_api::{InstanceSpec, PlaceRequest, Problem, Ticket, TicketState};
+use berth_ledger::invariant;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -39,6 +40,18 @@ impl TicketRecord {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.ticket.state == TicketState::Waiting
+    }
+
+    /// Closes it. Only one that waits can be closed: what callers ask of another is refused before.
+    pub(crate) fn close(&mut self, state: TicketState) {
+        invariant!(
+            self.is_open() && self.ticket.state.may_become(state),
+            "ticket_state_transition",
+            ticket = self.ticket.id,
+            from = self.ticket.state,
+            to = state
+        );
+        self.ticket.state = state;
     }
 
     /// The request as it is tried now: under an id of its own once a grant lapsed unused, since the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use berth_api::{VolumeMoveAction, VolumeMoveState, VolumeMoveTask};
 use berth_engine::{InstanceRequest, NodeId};
+use berth_ledger::invariant;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -78,9 +79,23 @@ impl VolumeMoveRecord {
         matches!(self.state, Copying | Stopping | Syncing)
     }
 
+    /// Takes the move to its next state. Whether it may go there was checked before: what agents and callers
+    /// ask for is refused, and does not come here.
+    pub(crate) fn enter(&mut self, next: VolumeMoveState) {
+        invariant!(
+            self.state.may_become(next),
+            "volume_move_state_transition",
+            volume_goes_to = self.to,
+            round = self.round,
+            from = self.state,
+            to = next
+        );
+        self.state = next;
+    }
+
     /// Has agents copy what changed since the last copy: what they report of earlier ones is void.
     pub(crate) fn start_sync(&mut self) {
-        self.state = VolumeMoveState::Syncing;
+        self.enter(VolumeMoveState::Syncing);
         self.round = self.round.saturating_add(1);
     }
 

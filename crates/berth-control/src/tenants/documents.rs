@@ -97,7 +97,8 @@ fn belongs(
     volumes: &[Text],
 ) -> Option<(HoldingKind, String, Option<String>)> {
     let id = document.id.to_string();
-    let body = || serde_json::from_str::<Value>(&document.body).ok();
+    let read = |error| tracing::error!(%error, kind, id, "failed to decode stored document");
+    let body = || serde_json::from_str::<Value>(&document.body).map_err(read).ok();
     match kind {
         TOKEN_KIND => {
             let mut body = body()?;

@@ -2,7 +2,7 @@
 
 use berth_api::{CapacityRule, InstanceSpec, NewWorkload, PastRevision, Rolling};
 use berth_engine::InstanceRequest;
-use berth_ledger::{Slot, SlotKey, Text, Workload};
+use berth_ledger::{Slot, SlotKey, Text, Workload, invariant_ok};
 use serde::{Deserialize, Serialize};
 
 use super::quarantine;
@@ -94,8 +94,8 @@ impl Definition {
             name: self.name().to_owned(),
             revision: self.version,
             replicas: self.replicas.map_or(NO_REPLICAS, i64::from),
-            // Plain data always can be written.
-            body: serde_json::to_string(&self.body).unwrap_or_default(),
+            body: invariant_ok!(serde_json::to_string(&self.body), "workload_is_json")
+                .unwrap_or_default(),
         }
     }
 

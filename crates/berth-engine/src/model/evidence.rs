@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::amounts::Unit;
-use super::node::NodeState;
+use super::node_state::NodeState;
 use crate::affinity::Topology;
 
 /// What a tenant reads instead of what others run or use.

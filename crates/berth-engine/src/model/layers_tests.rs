@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::super::amounts::{Amounts, Ratios};
 use super::super::ids::Timestamp;
-use super::super::node::{BootOutcome, NodeState, TraitValue};
+use super::super::node::{BootOutcome, TraitValue};
+use super::super::node_state::NodeState;
 use super::*;
 
 fn reported() -> NodeFacts {

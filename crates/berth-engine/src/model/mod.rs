@@ -10,6 +10,7 @@ mod layers;
 pub mod limits;
 mod load;
 mod node;
+mod node_state;
 mod place_facts;
 mod request;
 mod room;
@@ -25,9 +26,10 @@ pub use ids::{InstanceId, NodeId, Timestamp};
 pub use layers::{FactChange, FactLayer, FactValues, Layers, Override, values_of_patch};
 pub use load::MeasuredLoad;
 pub use node::{
-    BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, NodeState,
-    OtherUsage, Platform, PlatformVersion, TraitValue, Watermarks,
+    BootOutcome, CapacityType, CpuCapMode, InvalidNode, LinkState, Network, NodeFacts, OtherUsage,
+    Platform, PlatformVersion, TraitValue, Watermarks,
 };
+pub use node_state::NodeState;
 pub use request::{
     Elastic, Group, GroupKind, Hint, InstanceRequest, InvalidRequest, Locality, PlatformBounds,
     Volume,

@@ -15,43 +15,7 @@ use super::ids::UnixSeconds;
 use super::ids::{NodeId, Timestamp};
 use super::layers::Override;
 use super::load::MeasuredLoad;
-
-/// The lifecycle state of a node.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum NodeState {
-    /// Known, not yet ready.
-    Joining,
-    /// Takes instances.
-    #[default]
-    Active,
-    /// Keeps what it has, takes nothing new.
-    Cordoned,
-    /// Being emptied.
-    Draining,
-    /// Works in part; takes nothing new unless the policy admits it.
-    Degraded,
-    /// Its heartbeats have been missing for too long.
-    Lost,
-}
-
-impl NodeState {
-    /// The state's name in serialized data.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Joining => "joining",
-            Self::Active => "active",
-            Self::Cordoned => "cordoned",
-            Self::Draining => "draining",
-            Self::Degraded => "degraded",
-            Self::Lost => "lost",
-        }
-    }
-}
+use super::node_state::NodeState;
 
 /// How a node is paid for, and so how surely it stays.
 #[derive(

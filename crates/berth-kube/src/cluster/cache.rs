@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use berth_ledger::invariant;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 
@@ -338,8 +339,10 @@ impl Cluster {
         node.pods.push(Arc::clone(&entry.pod.uid));
         node.ports.extend(entry.pod.ports.iter().cloned());
         let id = engine_types::node_id(&node.node.name);
-        // It fails only for a pod that is already accounted.
-        let _ = self.engine.fleet_mut().claim(&engine_types::instance_request(entry), &id);
+        let claimed = self.engine.fleet_mut().claim(&engine_types::instance_request(entry), &id);
+        // A node that was deleted has no room to account for.
+        let is_claimed = claimed.is_ok() || node.deleted;
+        invariant!(is_claimed, "pod_is_accounted_once", pod = entry.pod.uid, claimed);
         if !node.deleted {
             let stays = !entry.pod.deleting;
             self.affinity.count_pod(

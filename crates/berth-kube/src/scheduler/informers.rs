@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_ledger::invariant_ok;
 use futures_util::StreamExt;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::Resource;
@@ -193,8 +194,8 @@ fn is_not_found(error: &watcher::Error) -> bool {
 fn vm_message(delta: WatchDelta<DynamicObject>) -> Message {
     match delta {
         WatchDelta::Updated(object) => {
-            // What was deserialized can be serialized.
-            let value = serde_json::to_value(&object).unwrap_or_default();
+            let value = serde_json::to_value(&object);
+            let value = invariant_ok!(value, "watched_object_is_json").unwrap_or_default();
             Message::Change(Change::Vm(Box::new(value)))
         }
         WatchDelta::Deleted(key, _) => Message::Change(Change::VmDeleted(key)),

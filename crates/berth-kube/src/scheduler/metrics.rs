@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::queue::QueueLengths;
-use crate::metrics::{ResultLabel, add, add_seconds};
+use crate::metrics::{ResultLabel, add, add_invariants, add_seconds};
 
 /// Buckets for the scheduler's own logic: 10 µs to 100 ms.
 const ALGORITHM_BUCKETS: [f64; 10] =
@@ -64,6 +64,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Registers all metrics under `berth_scheduler_…`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
+        add_invariants(registry);
         let registry = registry.sub_registry_with_prefix("berth_scheduler");
         Self {
             attempts: add(registry, "schedule_attempts", "Scheduling attempts, by result"),

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::{ResultLabel, add, add_seconds};
+use crate::metrics::{ResultLabel, add, add_invariants, add_seconds};
 
 const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 4.0];
 
@@ -66,6 +66,7 @@ pub(super) struct Metrics {
 impl Metrics {
     /// Registers all metrics under `berth_webhook_…`.
     pub(super) fn new(registry: &mut Registry) -> Self {
+        add_invariants(registry);
         let registry = registry.sub_registry_with_prefix("berth_webhook");
         Self {
             admissions: add(registry, "admissions", "Admission reviews, by result"),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_ledger::invariant_ok;
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -164,7 +165,8 @@ impl AdmissionResponse {
             });
         }
         if !self.patch.is_empty() && self.rejection.is_none() {
-            let patch = serde_json::to_vec(&self.patch).unwrap_or_default();
+            let patch = serde_json::to_vec(&self.patch);
+            let patch = invariant_ok!(patch, "admission_patch_is_json").unwrap_or_default();
             response["patchType"] = json!("JSONPatch");
             response["patch"] = json!(ByteString(patch));
         }

@@ -125,6 +125,21 @@ impl ClaimState {
             Self::Releasing => "releasing",
         }
     }
+
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Held, Self::Binding, Self::Active, Self::Releasing];
+
+    /// Whether a claim may go from this state to another, or stay in it. Binding again is what an instance does
+    /// that is restarted on another node; a claim that is only held is never released in steps, and one that
+    /// is being released never returns.
+    #[must_use]
+    pub const fn may_become(self, next: Self) -> bool {
+        match self {
+            Self::Held => matches!(next, Self::Held | Self::Binding),
+            Self::Binding | Self::Active => !matches!(next, Self::Held),
+            Self::Releasing => matches!(next, Self::Releasing),
+        }
+    }
 }
 
 /// What names a claim.
@@ -202,7 +217,8 @@ impl Spec {
         bare.id = InstanceId::default();
         bare.name = None;
         bare.excluded_nodes.clear();
-        let text = serde_json::to_string(&bare).unwrap_or_default();
+        let text = serde_json::to_string(&bare);
+        let text = crate::invariant_ok!(text, "spec_is_json").unwrap_or_default();
         Self::stored(text.replacen(NIL_ID, "", 1))
     }
 
@@ -396,6 +412,20 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Takes the claim to its next state. Whether it may go there was checked before: what a caller asks
+    /// for is refused, and does not come here.
+    pub(crate) fn enter(&mut self, next: ClaimState) {
+        crate::invariant!(
+            self.state.may_become(next),
+            "claim_state_transition",
+            claim = self.key,
+            node = self.node,
+            from = self.state,
+            to = next
+        );
+        self.state = next;
+    }
+
     /// The instance as the engine knows it.
     ///
     /// # Errors
@@ -427,6 +457,7 @@ impl Claim {
 
 #[cfg(test)]
 mod tests {
+    use super::super::op::Step;
     use super::*;
 
     #[test]
@@ -451,6 +482,31 @@ mod tests {
         for other in [slot_id("acm", "eweb", 3), slot_id("acme", "web", 4), slot_id("b", "web", 3)]
         {
             assert_ne!(other, id);
+        }
+    }
+
+    #[test]
+    fn a_claim_never_returns_from_its_release_nor_to_its_lease() {
+        use ClaimState::{Active, Binding, Held, Releasing};
+        let allowed = |from| match from {
+            Held => vec![Held, Binding],
+            Binding | Active => vec![Binding, Active, Releasing],
+            Releasing => vec![Releasing],
+        };
+        for from in ClaimState::ALL {
+            for to in ClaimState::ALL {
+                assert_eq!(from.may_become(to), allowed(from).contains(&to), "{from:?} {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_leads_from_the_state_that_errors_name_to_one_that_may_follow() {
+        for step in [Step::Renew { lease_s: 1 }, Step::Bind, Step::Activate] {
+            let required =
+                ClaimState::ALL.into_iter().find(|it| it.name() == step.required_state());
+            assert!(required.unwrap().may_become(step.next_state()), "{step:?}");
+            assert!(!ClaimState::Releasing.may_become(step.next_state()), "{step:?}");
         }
     }
 }

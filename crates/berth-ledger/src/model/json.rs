@@ -17,7 +17,14 @@ fn text(out: &mut String, text: &str) {
         out.push_str(text);
         out.push('"');
     } else {
-        out.push_str(&serde_json::to_string(text).unwrap_or_default());
+        json(out, text);
+    }
+}
+
+/// Writes what is not written by hand.
+fn json<T: serde::Serialize + ?Sized>(out: &mut String, value: &T) {
+    if let Some(text) = crate::invariant_ok!(serde_json::to_string(value), "record_is_json") {
+        out.push_str(&text);
     }
 }
 
@@ -44,7 +51,7 @@ fn values(out: &mut String, values: &[HeldValue]) {
         return;
     }
     out.push_str(",\"values\":");
-    out.push_str(&serde_json::to_string(values).unwrap_or_default());
+    json(out, values);
 }
 
 fn slot(out: &mut String, slot: Option<Slot>) {
@@ -108,11 +115,11 @@ pub(super) fn allocated(out: &mut String, event: &Allocation) {
     optional_text(out, ",\"moved_from\":", event.moved_from.as_ref().map(|node| node.as_str()));
     if let Some(permit) = &event.permit {
         out.push_str(",\"permit\":");
-        out.push_str(&serde_json::to_string(permit).unwrap_or_default());
+        json(out, permit);
     }
     if !event.rules.is_empty() {
         out.push_str(",\"rules\":");
-        out.push_str(&serde_json::to_string(&event.rules).unwrap_or_default());
+        json(out, &event.rules);
     }
     out.push_str(",\"spec_no\":");
     number(out, event.spec_no);
@@ -161,7 +168,7 @@ pub(super) fn decision(out: &mut String, record: &DecisionRecord) {
             out.push_str("]}");
         }
         refused @ DecisionOutcome::Refused { .. } => {
-            out.push_str(&serde_json::to_string(refused).unwrap_or_default());
+            json(out, refused);
         }
     }
     for (place, (victim, tenant)) in record.preempted.iter().enumerate() {

@@ -9,7 +9,7 @@ use berth_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::claim::{ClaimKey, Text};
+use super::claim::{ClaimKey, ClaimState, Text};
 use super::elastic::{Bounds, DocumentWrite, Hold, PermitOperation, Switch, WithDocuments};
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
@@ -42,6 +42,34 @@ pub enum Step {
     Bind,
     /// Binding becomes active: the instance runs.
     Activate,
+}
+
+impl Step {
+    /// The state that the step leads to.
+    pub(crate) const fn next_state(self) -> ClaimState {
+        match self {
+            Self::Renew { .. } => ClaimState::Held,
+            Self::Bind => ClaimState::Binding,
+            Self::Activate => ClaimState::Active,
+        }
+    }
+
+    /// The state that a claim must be in for it, as errors name it.
+    pub(crate) const fn required_state(self) -> &'static str {
+        match self {
+            Self::Renew { .. } | Self::Bind => "held",
+            Self::Activate => "binding",
+        }
+    }
+
+    /// Whether a claim in this state has taken the step before: a retry gets the answer again.
+    pub(crate) const fn is_done(self, state: ClaimState) -> bool {
+        match self {
+            Self::Renew { .. } => false,
+            Self::Bind => matches!(state, ClaimState::Binding | ClaimState::Active),
+            Self::Activate => matches!(state, ClaimState::Active),
+        }
+    }
 }
 
 /// Ends a claim.

@@ -32,7 +32,7 @@ impl RefusalDetail {
     /// An explanation in JSON, in its shortest form.
     #[must_use]
     pub fn new(json: &str) -> Self {
-        let compressed = compress(json.as_bytes()).ok();
+        let compressed = crate::invariant_ok!(compress(json.as_bytes()), "refusal_is_compressed");
         let text = compressed.map(|bytes| format!("{PREFIX}{}", STANDARD_NO_PAD.encode(bytes)));
         match text.filter(|text| text.len() < json.len()) {
             Some(text) => Self(text.into_boxed_str()),

@@ -293,6 +293,12 @@ impl UnitOfWork {
         if row.state == state && known == reason.as_deref() {
             return Outcome::Unchanged;
         }
+        if !row.state.may_become(state) {
+            let (from, to) = (row.state.name(), state.name());
+            return Outcome::Impossible(format!(
+                "node {node} is {from} and cannot become {to}; from any state it can become active, cordoned or draining"
+            ));
+        }
         let constraint_gen = row.constraint_gen + 1;
         self.rows.nodes.edit(node, |row| {
             row.state = state;

@@ -8,7 +8,7 @@ use super::UnitOfWork;
 use super::rows::{NodeRow, TenantRow, ValueRow};
 use crate::model::{
     Allocation, Claim, ClaimHoldings, ClaimKey, ClaimState, EventBody, GroupPlace, Guard,
-    HeldValue, PlannedClaim, Pool, RefusalReason, Role, SlotKey, Text,
+    HeldValue, PlannedClaim, Pool, RefusalReason, Role, Text,
 };
 
 /// Why a claim was not charged.
@@ -65,12 +65,7 @@ impl UnitOfWork {
             holdings.volumes.push(self.attach(planned, tenant, volume, mode)?);
         }
         if let Some(slot) = &planned.slot {
-            let may_have = |by: &ClaimKey| *by == planned.key || Some(*by) == planned.takes_over;
-            if let Some(by) = self.rows.slots.get(slot).filter(|by| !may_have(by)) {
-                return Err(Guard::SlotTaken { slot: slot.clone(), by: by.instance }.into());
-            }
-            self.rows.slots.set(slot, Some(planned.key));
-            holdings.slot_predecessors = self.slot_predecessors(planned, slot);
+            holdings.slot_predecessors = self.take_slot(planned, slot)?;
             holdings.slot = Some(slot.clone());
         }
         for pool in &planned.pools {
@@ -141,39 +136,12 @@ impl UnitOfWork {
                 }
             });
         }
-        if let Some(slot) = &holdings.slot
-            && self.rows.slots.get(slot) == Some(&claim.key)
-        {
-            let holder = self.previous_holder(slot, &holdings.slot_predecessors);
-            self.rows.slots.set(slot, holder);
+        if let Some(slot) = &holdings.slot {
+            self.leave_slot(claim.key, slot, &holdings.slot_predecessors);
         }
         for held in &holdings.values {
             self.give_back(held, claim.key);
         }
-    }
-
-    /// The claims that still have a slot which is handed over to a planned one.
-    fn slot_predecessors(&self, planned: &PlannedClaim, slot: &SlotKey) -> Vec<ClaimKey> {
-        let Some(latest) = planned.takes_over.filter(|latest| *latest != planned.key) else {
-            return Vec::new();
-        };
-        let holdings = self.rows.claims.get(&latest).and_then(|claim| claim.holdings.as_deref());
-        let earlier = holdings.into_iter().flat_map(|holdings| &holdings.slot_predecessors);
-        let candidates = std::iter::once(&latest).chain(earlier);
-        candidates.filter(|key| self.has_slot(**key, slot)).copied().collect()
-    }
-
-    /// The claim that has a slot once its holder has gone: the latest of those before it.
-    fn previous_holder(&mut self, slot: &SlotKey, predecessors: &[ClaimKey]) -> Option<ClaimKey> {
-        if predecessors.iter().any(|key| !self.locked_predecessors.contains(key)) {
-            self.must_restart = true;
-        }
-        predecessors.iter().find(|key| self.has_slot(**key, slot)).copied()
-    }
-
-    fn has_slot(&self, key: ClaimKey, slot: &SlotKey) -> bool {
-        let holdings = self.rows.claims.get(&key).and_then(|claim| claim.holdings.as_deref());
-        holdings.is_some_and(|holdings| holdings.slot.as_ref() == Some(slot))
     }
 
     /// The event of a claim that was granted or recorded.
@@ -471,7 +439,9 @@ impl UnitOfWork {
     }
 
     fn give_back(&mut self, held: &HeldValue, key: ClaimKey) {
-        let Some(value) = held.number() else { return };
+        let value = held.number();
+        let value = crate::invariant_ok!(value, "held_value_is_a_number", held, claim = key);
+        let Some(value) = value else { return };
         // Rests, so that no one gets it while caches still point at its last holder.
         let resting = ValueRow { authorize: key, released_at: Some(self.rows.now) };
         self.rows.values.set(&(Text::clone(&held.pool), value), Some(resting));

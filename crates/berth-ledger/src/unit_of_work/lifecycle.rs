@@ -72,28 +72,23 @@ impl UnitOfWork {
         let now = self.rows.now;
         let (key, tenant) = (advance.key, advance.tenant.as_ref());
         let claim = authorize(self.rows.claims.get(&key), key, tenant, Some(advance.fence))?;
-        let wrong = |wanted| ClaimRejection::WrongState { key, found: claim.state, wanted };
-        let (state, lease_until) = match (advance.step, claim.state) {
-            (Step::Renew { lease_s }, ClaimState::Held) => {
-                check_lease(claim, now)?;
-                (ClaimState::Held, Some(now.plus_seconds(lease_s.into())))
-            }
-            (Step::Renew { .. }, _) => return Err(wrong("held")),
-            (Step::Bind, ClaimState::Held) => {
-                check_lease(claim, now)?;
-                (ClaimState::Binding, None)
-            }
-            (Step::Activate, ClaimState::Binding) => (ClaimState::Active, None),
-            // Done before: a retry gets the answer again.
-            (Step::Bind, ClaimState::Binding | ClaimState::Active)
-            | (Step::Activate, ClaimState::Active) => return Ok(claim_status(claim)),
-            (Step::Bind, ClaimState::Releasing) => return Err(wrong("held")),
-            (Step::Activate, ClaimState::Held | ClaimState::Releasing) => {
-                return Err(wrong("binding"));
-            }
+        let (step, found) = (advance.step, claim.state);
+        if step.is_done(found) {
+            return Ok(claim_status(claim));
+        }
+        if !found.may_become(step.next_state()) {
+            let wanted = step.required_state();
+            return Err(ClaimRejection::WrongState { key, found, wanted });
+        }
+        if found == ClaimState::Held {
+            check_lease(claim, now)?;
+        }
+        let lease_until = match step {
+            Step::Renew { lease_s } => Some(now.plus_seconds(lease_s.into())),
+            Step::Bind | Step::Activate => None,
         };
         self.rows.claims.edit(&key, |claim| {
-            claim.state = state;
+            claim.enter(step.next_state());
             claim.lease_until = lease_until;
         });
         self.push_state_event(key);
@@ -131,7 +126,7 @@ impl UnitOfWork {
             released_status(&claim)
         } else {
             if claim.state != ClaimState::Releasing {
-                self.rows.claims.edit(&key, |claim| claim.state = ClaimState::Releasing);
+                self.rows.claims.edit(&key, |claim| claim.enter(ClaimState::Releasing));
                 self.push_state_event(key);
             }
             ClaimStatus { state: Some(ClaimState::Releasing), ..claim_status(&claim) }
@@ -360,10 +355,11 @@ impl UnitOfWork {
         claim.spec = source.spec.clone();
         // Secrets that the plan names were checked; those that it had are its own.
         claim.secrets_version = claim.secrets_version.or_else(|| source.secrets_version.clone());
-        claim.state = match source.state {
-            ClaimState::Active if restart => ClaimState::Binding,
-            state => state,
-        };
+        // Its life goes on in another place.
+        claim.state = source.state;
+        if restart && source.state == ClaimState::Active {
+            claim.enter(ClaimState::Binding);
+        }
         claim.lease_until = source.lease_until;
         claim.batch = source.batch;
         claim.created_at = source.created_at;
@@ -387,7 +383,7 @@ impl UnitOfWork {
         let classes = classes.filter(|classes| !classes.is_empty());
         let mut left = source.clone();
         left.key = ClaimKey::source(source.key.instance);
-        left.state = ClaimState::Releasing;
+        left.enter(ClaimState::Releasing);
         left.lease_until = None;
         left.permit = None;
         if let Ok(mut request) = source.spec.request() {

@@ -53,7 +53,7 @@ impl UnitOfWork {
         let now = self.rows.now;
         let mut claim = claim_of(&planned, &source.tenant, &source.request_id, charged, now);
         // The holder must release it; it never expires.
-        claim.state = ClaimState::Binding;
+        claim.enter(ClaimState::Binding);
         claim.permit = None;
         claim.spec = source.spec.clone();
         let allocated = self.allocated(&claim, Some(&planned));
@@ -70,6 +70,7 @@ impl UnitOfWork {
         let (key, target) = (ClaimKey::primary(instance), ClaimKey::target(instance));
         let source = authorize(self.rows.claims.get(&key), key, None, None)?.clone();
         self.require_node(&source.node);
+        let found = source.state;
         let held = self.rows.claims.get(&target).filter(|held| held.node == switch.to).cloned();
         let Some(held) = held else {
             // It was done before: a retry gets the answer again.
@@ -79,6 +80,10 @@ impl UnitOfWork {
             }
             return Err(ClaimRejection::NoClaim(target));
         };
+        if !found.may_become(ClaimState::Releasing) {
+            let wanted = "binding, active or releasing";
+            return Err(ClaimRejection::WrongState { key, found, wanted });
+        }
         let found = held.state;
         if matches!(found, ClaimState::Releasing) {
             return Err(ClaimRejection::WrongState { key: target, found, wanted: "binding" });
@@ -86,7 +91,7 @@ impl UnitOfWork {
         self.require_node(&held.node);
         let mut left = source.clone();
         left.key = ClaimKey::source(instance);
-        left.state = ClaimState::Releasing;
+        left.enter(ClaimState::Releasing);
         left.permit = None;
         let mut moved = held.clone();
         moved.key = key;

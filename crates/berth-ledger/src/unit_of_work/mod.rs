@@ -18,6 +18,7 @@ mod required_keys;
 mod rows;
 mod service;
 mod sizes;
+mod slot;
 mod table;
 mod tenant;
 mod view;
@@ -28,7 +29,7 @@ use std::collections::BTreeSet;
 use berth_engine::NodeId;
 use rustc_hash::FxHashMap;
 
-use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Pool, Text};
+use crate::model::{Answer, ClaimKey, DecisionRecord, EventBody, Op, Pool, SlotKey, Text};
 
 pub(crate) use required_keys::{
     UnlockedReadKeys, UnlockedReads, required_keys, unlocked_read_keys,
@@ -56,6 +57,8 @@ pub(crate) struct UnitOfWork {
     locked_groups: BTreeSet<Text>,
     /// Claims that were read before locking, so that everything they touch is locked.
     claims_read_unlocked: BTreeSet<ClaimKey>,
+    /// Slots that were locked.
+    locked_slots: BTreeSet<SlotKey>,
     /// Claims that had a slot before its holder, and were locked with it.
     locked_predecessors: BTreeSet<ClaimKey>,
     /// The receipt that the decisions will be in, as `chain/number`.
@@ -84,6 +87,7 @@ impl UnitOfWork {
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),
             claims_read_unlocked: keys.claims_read_unlocked.clone(),
+            locked_slots: keys.slots.clone(),
             locked_predecessors: keys.slot_predecessors.clone(),
             receipt,
             generations_before: FxHashMap::default(),

@@ -207,9 +207,11 @@ impl UnitOfWork {
             ("memory_mib", more.memory_mib, left.memory, tenant.memory, tenant.quota.memory_mib),
         ];
         for (resource, more, left, used, limit) in lacks {
-            if more > 0 && i64::from(more) > left {
+            if let Some(limit) = limit
+                && more > 0
+                && i64::from(more) > left
+            {
                 let (tenant, wanted) = (Text::clone(&claim.tenant), i64::from(more));
-                let limit = limit.unwrap_or_default();
                 let by = RefusalReason::Quota { tenant, resource, used, wanted, limit };
                 return Err(ClaimRejection::Refused(by));
             }

@@ -79,7 +79,8 @@ impl UnitOfWork {
         let key = claim.key;
         self.change_charge(claim, Amounts::default());
         let mut left = claim.clone();
-        (left.amounts, left.permit, left.state) = (Amounts::default(), None, ClaimState::Releasing);
+        (left.amounts, left.permit) = (Amounts::default(), None);
+        left.enter(ClaimState::Releasing);
         if let Some(holdings) = left.holdings.as_deref_mut() {
             for (class, amount) in std::mem::take(&mut holdings.classes) {
                 let class = (claim.node.clone(), Text::from(class.as_str()));

@@ -194,7 +194,7 @@ impl UnitOfWork {
     }
 }
 
-/// The code in what is kept of a workload.
+/// The code in what is kept of a workload; empty where an earlier version kept none.
 fn scheduling_code(body: &str) -> String {
     #[derive(serde::Deserialize)]
     struct CodeField {

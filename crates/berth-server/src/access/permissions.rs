@@ -3,6 +3,7 @@
 //! Which node or tenants a caller sees is checked by the handlers.
 
 use berth_api::Role;
+use berth_ledger::invariant_ok;
 use http::Method;
 use rustc_hash::FxHashMap;
 
@@ -159,7 +160,8 @@ impl Default for Permissions {
     fn default() -> Self {
         let mut table: FxHashMap<&'static str, Vec<(Method, Access)>> = FxHashMap::default();
         for (method, path, access) in ROUTES {
-            let method = Method::from_bytes(method.as_bytes()).unwrap_or_default();
+            let method = Method::from_bytes(method.as_bytes());
+            let method = invariant_ok!(method, "route_method_is_valid", path).unwrap_or_default();
             table.entry(path).or_default().push((method, *access));
         }
         Self(table)

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use askama::Template;
 use axum::response::Response;
+use berth_ledger::invariant_ok;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
@@ -97,9 +98,10 @@ pub(crate) fn docs_page(caller: Option<&Caller>, openapi: impl FnOnce() -> OpenA
     // The document does not change while the server runs.
     static DOCS: OnceLock<String> = OnceLock::new();
     let docs = DOCS.get_or_init(|| {
-        let document = openapi().to_json().unwrap_or_default();
-        let document: Value = serde_json::from_str(&document).unwrap_or_default();
-        Docs::of(&document).render().unwrap_or_default()
+        let document = invariant_ok!(openapi().to_json(), "openapi_is_json").unwrap_or_default();
+        let document = serde_json::from_str::<Value>(&document);
+        let document = invariant_ok!(document, "openapi_is_json").unwrap_or_default();
+        invariant_ok!(Docs::of(&document).render(), "docs_page_is_rendered").unwrap_or_default()
     });
     html(StatusCode::OK, &DocsPage { frame: Frame::new("API", caller), docs })
 }

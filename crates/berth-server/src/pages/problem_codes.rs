@@ -198,6 +198,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Read the ticket to see the outcome.",
     ),
     (
+        "out_of_order",
+        "The migration is not as far as the report says, or this server does not know it yet.",
+        "Do what the tasks of the node say, and report again.",
+    ),
+    (
         "place_left",
         "An earlier migration still holds a claim on another node.",
         "It is released when the agent confirms it, or when the node is lost; an operator may \

@@ -4,6 +4,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use berth_ledger::invariant_ok;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
@@ -129,7 +130,8 @@ impl Authority {
         write_private(&self.server(), &pem)?;
         let renew_at = after(now, SERVER_DAYS - RENEW_DAYS);
         let made = IssuedFor { hosts: hosts.to_vec(), renew_at };
-        let text = serde_json::to_string(&made).unwrap_or_default();
+        let text = serde_json::to_string(&made);
+        let text = invariant_ok!(text, "certificate_note_is_json").unwrap_or_default();
         write_public(&note, &text)?;
         Ok(true)
     }

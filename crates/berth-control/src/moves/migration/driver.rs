@@ -197,11 +197,7 @@ async fn finish(
 ) -> ControlResult<()> {
     let key = ClaimKey::source(record.instance);
     let left = control.read(move |ledger| ledger.claim(key)).await?;
-    let next = MigrationRecord {
-        state: MigrationState::Done,
-        changed_at: control.now(),
-        ..record.clone()
-    };
+    let next = record.in_state(MigrationState::Done, control.now());
     let release = match left.filter(|left| left.node == record.source) {
         Some(left) if is_lost(control, &left) => Some(release_lost(id, &left)),
         Some(_) => return Ok(()),
@@ -284,5 +280,12 @@ mod tests {
             let found = next_action(&record(state, 1000), obstacle, 500, 1000 + age_s);
             assert_eq!(found, expected, "{state:?} after {age_s} s");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant migration_state_transition violated")]
+    fn a_migration_that_switched_cannot_fail_any_more() {
+        let switched = record(MigrationState::Switched, 1000);
+        switched.in_state(MigrationState::Failed, jiff::Timestamp::UNIX_EPOCH);
     }
 }

@@ -49,53 +49,68 @@ async fn apply(
     node: &NodeId,
     report: &MigrationReport,
 ) -> ControlResult<bool> {
-    use MigrationState::{Cancelled, Copying, Failed, Planned, Switched, TargetHeld};
-    let (record, revision) = (&stored.value, stored.revision);
+    use MigrationState::{Cancelled, Copying, Failed, Switched};
+    let (record, revision, state) = (&stored.value, stored.revision, stored.value.state);
     let by_target = record.target == *node;
-    match (report.step, record.state) {
-        (MigrationStep::Copying, TargetHeld | Copying) => {
-            let mut next = record.clone();
-            next.state = Copying;
-            next.copied_permille = report.copied_permille.map(|share| share.min(1000));
-            if next == *record {
+    match report.step {
+        MigrationStep::Copying if state.may_become(Copying) => {
+            let copied_permille = report.copied_permille.map(|share| share.min(1000));
+            if (state, record.copied_permille) == (Copying, copied_permille) {
                 return Ok(true);
             }
-            store(control, id, next, revision).await
+            let next = record.in_state(Copying, control.now());
+            store(control, id, MigrationRecord { copied_permille, ..next }, revision).await
         }
-        (MigrationStep::Switched, TargetHeld | Copying) => {
-            switch(control, id, record, revision).await
-        }
-        (MigrationStep::Switched, Failed | Cancelled) => {
+        MigrationStep::Switched if matches!(state, Failed | Cancelled) => {
             let detail = format!("it was called off; the instance belongs on {}", record.source);
             Err(ControlError::conflict("called_off", detail)
                 .remedy("stop what runs on the target; the source goes on"))
         }
-        (MigrationStep::Failed, Planned | TargetHeld | Copying) => {
+        MigrationStep::Switched if state != Switched && state.may_become(Switched) => {
+            switch(control, id, record, revision).await
+        }
+        MigrationStep::Failed if state != Failed && state.may_become(Failed) => {
             let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
             // Only the target's agent knows that nothing is left on the target.
             fail(control, id, stored, why, by_target).await
         }
-        (MigrationStep::Dropped, Failed | Cancelled) if by_target => {
+        MigrationStep::Dropped if by_target && matches!(state, Failed | Cancelled) => {
             confirm_gone(control, id, ClaimKey::target(record.instance), node).await?;
             Ok(true)
         }
-        (MigrationStep::CleanedUp, Switched) if !by_target => {
+        MigrationStep::CleanedUp if !by_target && state == Switched => {
             confirm_gone(control, id, ClaimKey::source(record.instance), node).await?;
             control.moves.migrations.wake();
             Ok(true)
+        }
+        step if is_early(step, state) => {
+            let detail = format!("it is {}; the report comes before its turn", state.name());
+            Err(ControlError::conflict("out_of_order", detail)
+                .remedy("do what the tasks of the node say, and report again")
+                .retry_after(1))
         }
         // A repeated or late report.
         _ => Ok(true),
     }
 }
 
+/// Whether a migration cannot take a step yet that it may take later: what is reported has not happened, or is
+/// known to another server first.
+const fn is_early(step: MigrationStep, state: MigrationState) -> bool {
+    use MigrationState::{Copying, Planned, TargetHeld};
+    match step {
+        MigrationStep::Copying | MigrationStep::Switched => matches!(state, Planned),
+        MigrationStep::CleanedUp => matches!(state, Planned | TargetHeld | Copying),
+        MigrationStep::Failed | MigrationStep::Dropped => false,
+    }
+}
+
 async fn store(
     control: &Arc<ControlPlane>,
     id: &str,
-    mut next: MigrationRecord,
+    next: MigrationRecord,
     revision: i64,
 ) -> ControlResult<bool> {
-    next.changed_at = control.now();
     let document = document(id, &next, Expect::Revision(revision))?;
     is_stored(commit(control, id, None, document).await?)
 }
@@ -115,10 +130,8 @@ async fn switch(
     record: &MigrationRecord,
     revision: i64,
 ) -> ControlResult<bool> {
-    let mut next = record.clone();
-    next.state = MigrationState::Switched;
-    next.copied_permille = Some(1000);
-    next.changed_at = control.now();
+    let next = record.in_state(MigrationState::Switched, control.now());
+    let next = MigrationRecord { copied_permille: Some(1000), ..next };
     let document = document(id, &next, Expect::Revision(revision))?;
     let op = Op::Switch(Switch { instance: record.instance, to: record.target.clone() });
     let is_stored = is_stored(commit(control, id, Some(op), document).await?)?;
@@ -208,4 +221,38 @@ pub async fn apply_observation(
 fn make_report(id: &str, step: MigrationStep, reason: &str) -> MigrationReport {
     let reason = Some(reason.to_owned());
     MigrationReport { id: id.to_owned(), step, copied_permille: None, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_early_only_before_the_state_that_it_could_lead_to() {
+        use MigrationState::{Cancelled, Copying, Done, Failed, Planned, Switched, TargetHeld};
+        let early = |step| match step {
+            MigrationStep::Copying | MigrationStep::Switched => vec![Planned],
+            MigrationStep::CleanedUp => vec![Planned, TargetHeld, Copying],
+            MigrationStep::Failed | MigrationStep::Dropped => Vec::new(),
+        };
+        let steps = [
+            MigrationStep::Copying,
+            MigrationStep::Switched,
+            MigrationStep::Failed,
+            MigrationStep::Dropped,
+            MigrationStep::CleanedUp,
+        ];
+        for step in steps {
+            for state in MigrationState::ALL {
+                assert_eq!(
+                    is_early(step, state),
+                    early(step).contains(&state),
+                    "{step:?} {state:?}"
+                );
+            }
+        }
+        for over in [Switched, Done, Failed, Cancelled] {
+            assert!(!steps.iter().any(|step| is_early(*step, over)), "{over:?}");
+        }
+    }
 }

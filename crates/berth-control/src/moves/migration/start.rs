@@ -187,6 +187,7 @@ pub(super) async fn hold_target(
     seen: &StoredMigration,
 ) -> ControlResult<()> {
     let record = &seen.value;
+    // Held already, or over.
     if record.state != MigrationState::Planned {
         return Ok(());
     }
@@ -199,9 +200,7 @@ pub(super) async fn hold_target(
         Ok(planned) => planned,
         Err(error) => return fail(control, id, seen, error.detail(), true).await.map(drop),
     };
-    let mut next = record.clone();
-    next.state = MigrationState::TargetHeld;
-    next.changed_at = control.now();
+    let next = record.in_state(MigrationState::TargetHeld, control.now());
     let hold = Op::Hold(Box::new(Hold { fence: record.fence, to }));
     let document = document(id, &next, Expect::Revision(seen.revision))?;
     match commit(control, id, Some(hold), document).await? {
@@ -266,15 +265,12 @@ async fn end(
     audit: Option<Audit<'_>>,
 ) -> ControlResult<bool> {
     let record = &seen.value;
-    if !matches!(record.state, MigrationState::Planned) && !record.is_in_transit() {
+    // Over, or too late to be ended.
+    if record.state == state || !record.state.may_become(state) {
         return Ok(true);
     }
-    let next = MigrationRecord {
-        state,
-        why: Some(why.chars().take(500).collect()),
-        changed_at: control.now(),
-        ..record.clone()
-    };
+    let why = Some(why.chars().take(500).collect());
+    let next = MigrationRecord { why, ..record.in_state(state, control.now()) };
     let document = document(id, &next, Expect::Revision(seen.revision))?;
     let key = ClaimKey::target(record.instance);
     let held = control.read(move |ledger| ledger.claim(key)).await?;
@@ -311,16 +307,15 @@ pub async fn cancel(
 ) -> ControlResult<Migration> {
     let stored = read(control, id)?;
     let record = &stored.value;
-    match record.state {
-        MigrationState::Switched | MigrationState::Done => {
-            let detail = format!("the instance runs on {} already", record.target);
-            return Err(ControlError::conflict("too_late", detail).remedy(format!(
-                "move it back: berth migrations start {} --to {}",
-                record.instance, record.source
-            )));
-        }
-        MigrationState::Failed | MigrationState::Cancelled => return Ok(view(id, record)),
-        MigrationState::Planned | MigrationState::TargetHeld | MigrationState::Copying => {}
+    if matches!(record.state, MigrationState::Failed | MigrationState::Cancelled) {
+        return Ok(view(id, record));
+    }
+    if !record.state.may_become(MigrationState::Cancelled) {
+        let detail = format!("the instance runs on {} already", record.target);
+        return Err(ControlError::conflict("too_late", detail).remedy(format!(
+            "move it back: berth migrations start {} --to {}",
+            record.instance, record.source
+        )));
     }
     let why = format!("{} called it off", caller.name);
     let audit = Some((caller, "migration.cancel", format!("{id} of {}", record.instance)));

@@ -106,7 +106,11 @@ async fn advance(
     match next_action(record, target_exists) {
         NextAction::Wait => Ok(()),
         NextAction::Fail(why) => {
-            step.write(|next| (next.state, next.why) = (VolumeMoveState::Failed, Some(why))).await
+            let fail = |next: &mut VolumeMoveRecord| {
+                next.enter(VolumeMoveState::Failed);
+                next.why = Some(why);
+            };
+            step.write(fail).await
         }
         NextAction::StopUser => step.stop_user(&found).await,
         NextAction::SwitchHome => step.switch_home(found).await,
@@ -194,12 +198,14 @@ impl Step<'_> {
             // It was recorded there and may have written: stop it, and copy what changed.
             tracing::warn!(volume = self.volume, instance = %by, "volume came into use during its last copy");
             let again = |next: &mut VolumeMoveRecord| {
-                (next.state, next.synced) = (VolumeMoveState::Stopping, false);
+                next.enter(VolumeMoveState::Stopping);
+                next.synced = false;
             };
             return self.write(again).await;
         }
-        let (state, changed_at) = (VolumeMoveState::Done, self.control.now());
-        let next = VolumeMoveRecord { state, changed_at, ..self.record.clone() };
+        let mut next = self.record.clone();
+        next.enter(VolumeMoveState::Done);
+        next.changed_at = self.control.now();
         let moved = Volume { home: next.to.clone(), ..volume };
         let (expect, caller) = (Expect::Revision(self.revision), Caller::local(ACTOR));
         // If it is not stored, the next pass sees why.

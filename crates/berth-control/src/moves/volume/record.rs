@@ -71,3 +71,19 @@ pub(super) async fn store_switched(
 pub(super) fn cache(control: &ControlPlane) -> Arc<dyn DocumentFollower> {
     Arc::clone(&control.moves.volume_moves.records) as _
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use berth_engine::NodeId;
+
+    #[test]
+    #[should_panic(expected = "invariant volume_move_state_transition violated")]
+    fn a_move_that_is_over_cannot_go_on() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let mut record = VolumeMoveRecord::new(NodeId::new("a"), NodeId::new("b"), 0, now);
+        record.enter(VolumeMoveState::Failed);
+        record.start_sync();
+    }
+}

@@ -60,7 +60,8 @@ fn apply(
             next.copied_permille = report.copied_permille.map(|share| share.min(1000));
         }
         (VolumeMoveStep::Copied, Copying) => {
-            (next.state, next.copied_permille) = (Stopping, Some(1000));
+            next.enter(Stopping);
+            next.copied_permille = Some(1000);
         }
         (VolumeMoveStep::Synced, Syncing) => next.synced = true,
         (VolumeMoveStep::Synced, Copying | Stopping) => {
@@ -70,7 +71,7 @@ fn apply(
         (VolumeMoveStep::Failed, Copying | Stopping | Syncing) if !record.synced => {
             let why = report.reason.as_deref().unwrap_or("the agent gave no reason");
             next.why = Some(why.chars().take(MAX_REASON_CHARS).collect());
-            next.state = VolumeMoveState::Failed;
+            next.enter(VolumeMoveState::Failed);
         }
         // A repeated or late report.
         _ => {}

@@ -115,12 +115,10 @@ pub async fn cancel(
         let detail = format!("all of volume {volume} is on {}; its home is switched", record.to);
         return Err(ControlError::conflict("too_late", detail).remedy("move it back afterwards"));
     }
-    let record = VolumeMoveRecord {
-        state: VolumeMoveState::Cancelled,
-        why: Some(format!("{} called it off", caller.name)),
-        changed_at: control.now(),
-        ..record.clone()
-    };
+    let mut record = record.clone();
+    record.enter(VolumeMoveState::Cancelled);
+    record.why = Some(format!("{} called it off", caller.name));
+    record.changed_at = control.now();
     let by = Some((caller, "volume.move_cancel"));
     if !store(control, volume, &record, Expect::Revision(*revision), by).await? {
         return Err(changed());

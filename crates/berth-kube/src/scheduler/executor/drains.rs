@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_ledger::invariant_ok;
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -65,7 +66,8 @@ impl ApiExecutor {
     /// Writes the progress of a drain to the node, and records an event for a change of state.
     pub(super) async fn write_drain_status(&self, status: DrainStatus) {
         let node = &status.node;
-        let text = status.record.as_ref().map(|it| serde_json::to_string(it).unwrap_or_default());
+        let record = |it: &_| invariant_ok!(serde_json::to_string(it), "drain_record_is_json");
+        let text = status.record.as_ref().map(|it| record(it).unwrap_or_default());
         let body = json!({"metadata": {"annotations": {DRAIN_STATUS: text}}});
         if let Err(failure) = self.patch_node(node, &body).await {
             let reason = failure.reason();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_ledger::invariant_ok;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -121,7 +122,8 @@ fn data(set: &CertificateSet) -> BTreeMap<String, ByteString> {
     if let Some(old) = &set.old {
         put("old-ca.crt", old);
     }
-    put(STATE, &serde_json::to_string(&set.schedule).unwrap_or_default());
+    let schedule = serde_json::to_string(&set.schedule);
+    put(STATE, &invariant_ok!(schedule, "certificate_schedule_is_json").unwrap_or_default());
     data
 }
 

@@ -15,7 +15,7 @@ use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{MAX_LIMIT, invalid_cursor, list_query, page_limit};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
-use berth_control::instance_spec::shown_request;
+use berth_control::instance_spec::{read_stored_request, shown_request};
 use berth_control::placement::{Audience, decision_id};
 use berth_control::{ControlPlane, ExplanationRange, clock::moment, explanations};
 
@@ -231,7 +231,7 @@ pub(crate) async fn get_decision(
     let decision = stored(control, caller, id).await?;
     let mut seen = view(&decision, &Audience::of(control, caller, &decision.record.tenant));
     for (instance, spec) in decision.record.asked() {
-        let mut request: Value = serde_json::from_str(spec.as_str()).unwrap_or_default();
+        let mut request = read_stored_request(spec.as_str());
         if let Some(request) = request.as_object_mut() {
             request.insert("id".to_owned(), Value::from(instance.to_string()));
         }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use berth_api::{ServerStatus, ServerWarning, WhoAmI};
+use berth_ledger::invariant_ok;
+use berth_ledger::invariants::{self, ViolatedInvariant};
 use http::{HeaderMap, header};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -119,8 +121,8 @@ async fn status(State(control): State<Arc<ControlPlane>>) -> axum::Json<ServerSt
     })
 }
 
-/// What needs attention: events that cannot be read, what is wrong with the policy in force, and what the
-/// database says about itself.
+/// What needs attention: events that cannot be read, what is wrong with the policy in force, invariants that
+/// were violated, and what the database says about itself.
 async fn warnings(control: &ControlPlane, is_ready: bool) -> Vec<ServerWarning> {
     let unreadable = control.unreadable_events().into_iter().map(|part| {
         let last = part.first + part.count - 1;
@@ -133,11 +135,25 @@ async fn warnings(control: &ControlPlane, is_ready: bool) -> Vec<ServerWarning> 
     });
     let of_policy = control.policy_warnings().into_iter();
     let of_policy = of_policy.map(|it| ServerWarning { text: it.text, remedy: it.remedy });
-    let mut warnings: Vec<ServerWarning> = unreadable.chain(of_policy).collect();
+    let violated = invariants::violated().into_iter().map(violation_warning);
+    let mut warnings: Vec<ServerWarning> = unreadable.chain(of_policy).chain(violated).collect();
     if is_ready {
         warnings.extend(durability_warnings(control).await);
     }
     warnings
+}
+
+/// Something happened that cannot: an operator can only report it.
+fn violation_warning(violated: ViolatedInvariant) -> ServerWarning {
+    // Its context may name what not everyone may see: it is in the log.
+    let ViolatedInvariant { name, count, last: _ } = violated;
+    let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    ServerWarning {
+        text: format!("invariant {name} was violated {times} since the server started"),
+        remedy:
+            "it is a bug: report it with the server's log; check the database with berth verify"
+                .to_owned(),
+    }
 }
 
 /// What the database says about itself now; nothing if it does not answer in time.
@@ -159,6 +175,8 @@ async fn durability_warnings(control: &ControlPlane) -> Vec<ServerWarning> {
     responses((status = 200, description = "The document.", content_type = "application/json", body = Object)))]
 async fn document() -> Response {
     static DOCUMENT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    let text = DOCUMENT.get_or_init(|| crate::http::openapi().to_json().unwrap_or_default());
+    let text = DOCUMENT.get_or_init(|| {
+        invariant_ok!(crate::http::openapi().to_json(), "openapi_is_json").unwrap_or_default()
+    });
     ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
 }

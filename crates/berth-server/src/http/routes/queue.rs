@@ -15,7 +15,7 @@ use crate::http::extract::{Path, Query, RequestContext};
 use crate::http::list::{PageQuery, first_page, page_limit};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::caller::Caller;
-use berth_control::instance_spec::shown_request;
+use berth_control::instance_spec::{read_stored_request, shown_request};
 use berth_control::state::TicketPage;
 use berth_control::{ControlPlane, clock::moment};
 
@@ -108,7 +108,7 @@ async fn demand(State(control): State<Arc<ControlPlane>>) -> ApiResult<axum::Jso
     let items = found.into_iter().map(|demand| Demand {
         tenant: demand.tenant,
         code: demand.code,
-        request: shown_request(serde_json::from_str(&demand.spec).unwrap_or_default()),
+        request: shown_request(read_stored_request(&demand.spec)),
         times: demand.times,
         first_at: moment(berth_ledger::Micros(demand.first_at)),
         last_at: moment(berth_ledger::Micros(demand.last_at)),

@@ -11,7 +11,7 @@ use berth_api::{Node, Role, UnsetFacts};
 use berth_engine::{
     FactChange, FactLayer, FactValues, Layers, NodeFacts, NodeId, Timestamp, values_of_patch,
 };
-use berth_ledger::Op;
+use berth_ledger::{Op, invariant_ok};
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -190,7 +190,8 @@ fn check_patch(
     let mut patched =
         serde_json::to_value(facts).map_err(|error| ApiError::invalid(error.to_string()))?;
     merge(&mut patched, serde_json::Value::Object(changes.clone()));
-    let patched = serde_json::to_vec(&patched).unwrap_or_default();
+    let patched = serde_json::to_vec(&patched);
+    let patched = invariant_ok!(patched, "patched_facts_are_json").unwrap_or_default();
     check(&crate::http::extract::read_json(&patched)?)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::{Env, Page};
+use berth_ledger::invariant_ok;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -80,7 +81,8 @@ async fn list(
             && tenant.as_ref().is_none_or(|tenant| *tenant == found.tenant())
     });
     let rest = envs.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| key > after));
-    let named = rest.map(|(key, of)| (serde_json::to_string(&key).unwrap_or_default(), (key, of)));
+    let cursor = |key: &_| invariant_ok!(serde_json::to_string(key), "cursor_is_json");
+    let named = rest.map(|(key, of)| (cursor(&key).unwrap_or_default(), (key, of)));
     let page = first_page(named, limit);
     let items = page.items.iter().map(|(key, of)| env(&control, &caller, key, of)).collect();
     Ok(axum::Json(Page { items, next: page.next }))

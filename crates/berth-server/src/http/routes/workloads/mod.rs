@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use berth_api::{NewWorkload, Page, Workload};
-use berth_ledger::Text;
+use berth_ledger::{Text, invariant_ok};
 use http::{StatusCode, header};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -119,7 +119,8 @@ async fn list(
 
 /// Names may have any character in them, so a cursor is a pair in JSON.
 fn cursor(found: &Definition) -> String {
-    serde_json::to_string(&(found.tenant(), found.name())).unwrap_or_default()
+    let pair = serde_json::to_string(&(found.tenant(), found.name()));
+    invariant_ok!(pair, "cursor_is_json").unwrap_or_default()
 }
 
 fn read_cursor(text: &str) -> ApiResult<WorkloadKey> {
