@@ -505,3 +505,28 @@ async fn without_a_limit_on_waits_nobody_is_turned_away() {
     let mut setup = slow_planner(Duration::ZERO);
     assert!(!overload(&mut setup));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_work_goes_on_while_tenants_fill_the_queue() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |options| options.in_flight = 5);
+    let pause = setup.pause_planner();
+    for number in 0..5 {
+        setup.ask(&format!("t{number}"), 1);
+    }
+    // As reconcilers send them, and more than tenants may have under way.
+    for _ in 0..20 {
+        let own = setup.request("own", &[1]);
+        setup.submit(PlaceRequest { by: None, ..own });
+    }
+    setup.ask("late", 1);
+    let (tenant, _, answer) = setup.answer();
+    assert_eq!(tenant, "late");
+    let expected = OverloadCause::AllTenants;
+    assert!(matches!(answer, PlaceAnswer::Busy(it) if it.cause == expected), "{answer:?}");
+    drop(pause);
+    for _ in 0..25 {
+        assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+    }
+    setup.ask("late", 1);
+    assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use berth_api::Role;
 use common::held_planner::{HeldPlanner, small_request_of};
 use common::{Reply, Server, wait_until};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
@@ -201,28 +201,5 @@ async fn a_request_whose_caller_is_gone_is_not_planned() {
     // The same request ids can be used again.
     let again = small_request_of("acme", "leaves-0");
     setup.server.post(&token, "/v1/placements", &again).await.expect(201);
-    setup.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workloads_are_reconciled_while_tenants_fill_the_queue() {
-    let mut setup = Setup::new(5).await;
-    for number in 0..5 {
-        let tenant = format!("t{number}");
-        let token = setup.server.tenant(&tenant).await;
-        setup.send_waiting(&token, small_request_of(&tenant, "first")).await;
-    }
-    let token = setup.server.tenant("acme").await;
-    let workload = json!({
-        "replicas": 3,
-        "template": { "resources": { "cpu_milli": 100, "memory_mib": 128, "disk_mib": 128 } },
-    });
-    setup.server.put(&token, "/v1/workloads/acme/web", &workload).await.expect(201);
-    // One of the tenants' requests is in the planner's hands.
-    wait_until("its members wait", async || length(&setup.server, "planner") == 4 + 3).await;
-    let body = small_request_of("acme", "mine");
-    setup.server.post(&token, "/v1/placements", &body).await.problem(503, "overloaded");
-    setup.release().await;
-    wait_until("its members are placed", async || setup.instances().await == 8).await;
     setup.stop().await;
 }
