@@ -8,7 +8,7 @@ use berth_ledger::{CommitRecord, Micros, Text};
 use rustc_hash::FxHashSet;
 
 /// Own segments that are remembered as applied from the log.
-const APPLIED: usize = 65_536;
+pub(crate) const APPLIED: usize = 65_536;
 
 /// Segments of our own writers that the log delivered before the writers reported them.
 #[derive(Default)]

@@ -8,7 +8,8 @@ use arc_swap::ArcSwap;
 use berth_api::Role;
 use berth_engine::{CheckError, InstanceRequest, MeasuredLoad, NodeId};
 use berth_ledger::{
-    Answer, Audited, ClaimRejection, ClaimStatus, Job, Ledger, LedgerError, Op, Outcome, Text,
+    Answer, Audited, ClaimRejection, ClaimStatus, Job, Ledger, LedgerError, Op, Outcome,
+    READERS_MAX, READS_MAX, Text, WAITING_MAX,
 };
 use jiff::Timestamp;
 use tokio::sync::{oneshot, watch};
@@ -19,12 +20,12 @@ use crate::catalog::{Catalog, LocalityKey};
 use crate::clock::DatabaseClock;
 use crate::documents::{DocumentChange, DocumentFollower};
 use crate::error::{ControlError, ControlResult};
-use crate::explanation_queue::ExplanationQueues;
+use crate::explanation_queue::{EXPLANATIONS_MAX, ExplanationQueues};
 use crate::feed::Feed;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::patience::{read_within_patience, within_patience};
-use crate::placer::Placer;
+use crate::placer::{Placer, QueueLength};
 use crate::policy_warnings::{PolicyWarning, QuarantinedPolicy, policy_warnings};
 use crate::settings::Settings;
 use crate::state::instance_ids::InstanceIdKey;
@@ -206,6 +207,40 @@ impl ControlPlane {
         let rates = self.lifecycle.settings().tenant_rates;
         let request = LimitedRequest { caller, tenant, kind, cost };
         self.tenant_limits.admit(&rates, &self.metrics, &request)
+    }
+
+    /// Whether a placement would be let in now, before its body is read. Of callers that place for several
+    /// tenants only the body says for which.
+    ///
+    /// # Errors
+    /// When it would be turned away; the error says when to ask again.
+    pub fn check_admission(&self, caller: &Caller) -> ControlResult<()> {
+        let tenant = match caller.tenants() {
+            Some([tenant]) if caller.is_tenant() => Some(Text::from(tenant.as_str())),
+            _ => None,
+        };
+        let checked = self.placer.check_admission(tenant.as_ref());
+        checked.map_err(|overload| ControlError::from(&overload))
+    }
+
+    /// How long the queues between callers, threads and the database are.
+    #[must_use]
+    pub fn queue_lengths(&self) -> Vec<QueueLength> {
+        let mut lengths = self.placer.queue_lengths();
+        let (connections, reads) = self.ledger.reader_counts();
+        let writers = self.ledger.origins().len();
+        let settings = self.lifecycle.settings();
+        let [of_requests, of_decisions] = self.explanations.lengths();
+        let more = [
+            ("ledger_operations", self.ledger.waiting_operations(), WAITING_MAX * writers),
+            ("ledger_reads", reads, READS_MAX),
+            ("ledger_readers", connections, READERS_MAX),
+            ("tickets", self.queue.waiting(), settings.queue_total),
+            ("explanations_of_requests", of_requests, EXPLANATIONS_MAX),
+            ("explanations_of_decisions", of_decisions, EXPLANATIONS_MAX),
+        ];
+        lengths.extend(more.map(|(queue, length, limit)| QueueLength { queue, length, limit }));
+        lengths
     }
 
     /// Turns a tenant away that has left too much in the log, before it changes anything else. What

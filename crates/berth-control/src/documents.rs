@@ -10,12 +10,13 @@
 //! absent: a token that cannot be read must not keep working.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use berth_ledger::{Ledger, LedgerError, Text};
 use rustc_hash::FxHashSet;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::supervision::ThreadMonitor;
@@ -305,11 +306,75 @@ pub enum DocumentChange {
     Changed(Text, Text),
 }
 
+/// Documents that may have to be read; beyond it, all are.
+pub const CHANGES_MAX: usize = 10_000;
+
+/// Changes that were not read yet, for [`sync`].
+#[derive(Default)]
+struct ChangeQueue {
+    pending: Mutex<PendingChanges>,
+    arrived: Notify,
+    closed: AtomicBool,
+}
+
+impl ChangeQueue {
+    fn lock(&self) -> MutexGuard<'_, PendingChanges> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends changes to [`sync`], and never waits.
+pub struct ChangeSender(Arc<ChangeQueue>);
+
+/// What [`sync`] reads changes from.
+pub struct ChangeReceiver(Arc<ChangeQueue>);
+
+/// A queue of changes, in which each document is at most once.
+#[must_use]
+pub fn change_queue() -> (ChangeSender, ChangeReceiver) {
+    let queue = Arc::<ChangeQueue>::default();
+    (ChangeSender(Arc::clone(&queue)), ChangeReceiver(queue))
+}
+
+impl ChangeSender {
+    /// Sends a change.
+    pub fn send(&self, change: DocumentChange) {
+        self.0.lock().push(change);
+        self.0.arrived.notify_one();
+    }
+}
+
+impl Drop for ChangeSender {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+        self.0.arrived.notify_one();
+    }
+}
+
+impl ChangeReceiver {
+    /// Waits until there are changes. Returns whether there can be any more.
+    async fn arrived(&self) -> bool {
+        loop {
+            if !self.0.lock().changes.is_empty() {
+                return true;
+            }
+            if self.0.closed.load(Ordering::SeqCst) {
+                return false;
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+
+    fn take(&self) -> Vec<DocumentChange> {
+        self.0.lock().take()
+    }
+}
+
 /// Keeps caches current until the server stops. `applied` runs after each change that was read.
 pub async fn sync(
     ledger: Ledger,
     followers: Vec<Arc<dyn DocumentFollower>>,
-    mut changes: mpsc::UnboundedReceiver<DocumentChange>,
+    changes: ChangeReceiver,
     applied: impl Fn(&DocumentChange) + Send + Sync + 'static,
     stopping: CancellationToken,
     monitor: ThreadMonitor,
@@ -321,16 +386,13 @@ pub async fn sync(
     loop {
         tokio::select! {
             () = stopping.cancelled() => return monitor.stop(),
-            change = changes.recv() => match change {
-                Some(change) => pending.push(change),
+            has_changes = changes.arrived() => if !has_changes {
                 // The catalogue is gone.
-                None => return,
+                return;
             },
             () = tokio::time::sleep(retry_after), if !pending.changes.is_empty() => {}
         }
-        while let Ok(change) = changes.try_recv() {
-            pending.push(change);
-        }
+        changes.take().into_iter().for_each(|change| pending.push(change));
         let (work, ledger) = (pending.take(), ledger.clone());
         let (followers, applied) = (Arc::clone(&followers), Arc::clone(&applied));
         let unread = work.clone();
@@ -357,7 +419,8 @@ pub async fn sync(
     }
 }
 
-/// Changes to be read, in the order in which they happened, each once.
+/// Changes to be read, in the order in which they happened, each once. Too many are one: everything is
+/// read again.
 #[derive(Default)]
 struct PendingChanges {
     changes: Vec<DocumentChange>,
@@ -366,9 +429,15 @@ struct PendingChanges {
 
 impl PendingChanges {
     fn push(&mut self, change: DocumentChange) {
-        if self.seen.insert(change.clone()) {
-            self.changes.push(change);
+        if !self.seen.insert(change.clone()) {
+            return;
         }
+        if self.changes.len() >= CHANGES_MAX {
+            self.take();
+            self.seen.insert(DocumentChange::Reloaded);
+            self.changes.push(DocumentChange::Reloaded);
+        }
+        self.changes.push(change);
     }
 
     fn take(&mut self) -> Vec<DocumentChange> {

@@ -347,6 +347,7 @@ impl From<LedgerError> for ControlError {
         let detail = error.to_string();
         match error {
             LedgerError::Unreachable(_) => Self::unavailable("ledger_unreachable", detail),
+            LedgerError::Overloaded { .. } => Self::unavailable("overloaded", detail),
             LedgerError::StorageFull(_) => Self::unavailable("storage_full", detail),
             LedgerError::Contention { .. } => Self::unavailable("contention", detail),
             LedgerError::Closed => Self::unavailable("stopping", detail),

@@ -11,10 +11,10 @@ use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::metrics::Metrics;
 
 /// Explanations about one tenant that may be under way or wait.
-const OF_ONE_TENANT: usize = 4;
+pub(crate) const OF_TENANT_MAX: usize = 4;
 
 /// Explanations that may be under way or wait.
-const OF_ALL: usize = 32;
+pub(crate) const EXPLANATIONS_MAX: usize = 32;
 
 /// The queues of explanations.
 #[derive(Default)]
@@ -23,6 +23,13 @@ pub(crate) struct ExplanationQueues {
     pub(crate) of_requests: ExplanationQueue,
     /// Those that read the log, which takes a core and holds a fleet in memory.
     pub(crate) of_decisions: ExplanationQueue,
+}
+
+impl ExplanationQueues {
+    /// How many are under way or wait, of requests and of decisions.
+    pub(crate) fn lengths(&self) -> [usize; 2] {
+        [&self.of_requests, &self.of_decisions].map(ExplanationQueue::length)
+    }
 }
 
 /// Explanations of one kind: one is derived, the others wait in the order in which they came.
@@ -54,12 +61,16 @@ impl ExplanationQueue {
         Ok(ExplanationTurn { _permit: permit, _place: place })
     }
 
+    fn length(&self) -> usize {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+
     fn enter(&self, tenant: &str) -> ControlResult<QueuePlace<'_>> {
         let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
         let of_all: usize = entered.values().sum();
         let of_tenant = entered.get(tenant).copied().unwrap_or(0);
-        if of_tenant >= OF_ONE_TENANT || of_all >= OF_ALL {
-            return Err(too_many(of_tenant >= OF_ONE_TENANT));
+        if of_tenant >= OF_TENANT_MAX || of_all >= EXPLANATIONS_MAX {
+            return Err(too_many(of_tenant >= OF_TENANT_MAX));
         }
         *entered.entry(tenant.to_owned()).or_default() += 1;
         Ok(QueuePlace { queue: self, tenant: tenant.to_owned() })
@@ -93,8 +104,8 @@ impl Drop for QueuePlace<'_> {
 
 fn too_many(of_tenant: bool) -> ControlError {
     let detail = match of_tenant {
-        true => format!("{OF_ONE_TENANT} explanations for this caller are being derived"),
-        false => format!("{OF_ALL} explanations are being derived"),
+        true => format!("{OF_TENANT_MAX} explanations for this caller are being derived"),
+        false => format!("{EXPLANATIONS_MAX} explanations are being derived"),
     };
     let title = "too many explanations are asked for at a time";
     ControlError::new(ErrorKind::LimitReached, "tenant_busy", title, detail).retry_after(1)
@@ -109,7 +120,7 @@ mod tests {
         let (queue, metrics) = (ExplanationQueue::default(), Metrics::new());
         let first = queue.turn(&metrics, "loud").await;
         assert!(first.is_ok());
-        let waiting: Vec<_> = (1..OF_ONE_TENANT).map(|_| queue.enter("loud")).collect();
+        let waiting: Vec<_> = (1..OF_TENANT_MAX).map(|_| queue.enter("loud")).collect();
         assert!(waiting.iter().all(Result::is_ok));
         assert!(queue.turn(&metrics, "loud").await.is_err());
         let other = queue.enter("quiet");
@@ -123,7 +134,8 @@ mod tests {
     #[tokio::test]
     async fn many_tenants_together_fill_the_queue() {
         let queue = ExplanationQueue::default();
-        let places: Vec<_> = (0..OF_ALL).map(|n| queue.enter(&format!("tenant-{n}"))).collect();
+        let places: Vec<_> =
+            (0..EXPLANATIONS_MAX).map(|n| queue.enter(&format!("tenant-{n}"))).collect();
         assert!(places.iter().all(Result::is_ok));
         assert!(queue.enter("one more").is_err());
     }

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use crate::control_plane::ControlPlane;
 use crate::invariant_metrics::InvariantCollector;
+use crate::placer::QueueLength;
 
 /// Writes metrics with their descriptions.
 struct MetricWriter<'a>(DescriptorEncoder<'a>);
@@ -102,6 +103,7 @@ impl Collector for StateCollector {
         write_drains(control, writer)?;
         write_ledger(control, writer)?;
         write_queue(control, writer)?;
+        write_queue_lengths(control, writer)?;
         write_workloads(control, writer)?;
         write_evacuations(control, writer)?;
         write_pressure(control, writer)?;
@@ -264,6 +266,21 @@ fn write_threads(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::
     let unreadable = control.unreadable_events();
     let events: i64 = unreadable.iter().map(|part| part.count).sum();
     writer.gauge("unreadable_events", "Events of the log that could not be read", events)
+}
+
+/// Length and limit of everything that grows with load: see `docs/queues.md`.
+fn write_queue_lengths(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {
+    let lengths = control.queue_lengths();
+    let gauges = |value: fn(&QueueLength) -> usize| {
+        let gauges = lengths.iter().map(move |it| ([("queue", it.queue)], value(it)));
+        gauges.collect::<Vec<_>>()
+    };
+    writer.gauges(
+        "queue_length",
+        "What waits or is under way, by queue",
+        gauges(|it| it.length),
+    )?;
+    writer.gauges("queue_limit", "How much may, by queue", gauges(|it| it.limit))
 }
 
 fn write_queue(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::Result {

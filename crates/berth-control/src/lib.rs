@@ -10,6 +10,7 @@
 
 pub mod adoption;
 mod applied_from_log;
+mod backlog;
 pub mod caller;
 pub mod catalog;
 pub mod clock;
@@ -38,6 +39,7 @@ pub mod policy_effects;
 pub mod policy_warnings;
 pub mod preemption;
 pub mod queue;
+pub mod queue_table;
 mod replay;
 mod settings;
 mod slots;
@@ -58,8 +60,8 @@ pub use fleet_replica::FleetReplica;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
 pub use placer::{
-    Actor, Clock, Granted, MoveAnswer, MoveRequest, PlaceAnswer, PlaceJob, PlaceRequest, Placer,
-    PlacerOptions, PreemptionPlan, RequestedSlot,
+    Actor, Clock, Granted, MoveAnswer, MoveRequest, Overload, OverloadCause, PlaceAnswer, PlaceJob,
+    PlaceRequest, Placer, PlacerOptions, PreemptionPlan, QueueLength, RequestedSlot,
 };
 pub use replay::{ExplanationRange, explain_decision, replay};
 pub use settings::{Adoption, Settings, UNMANAGED};

@@ -99,6 +99,7 @@ pub struct Metrics {
     stages: Family<StageLabel, Histogram>,
     loop_failures: Family<LoopFailureLabels, Counter>,
     limited: Family<LimitLabel, Counter>,
+    abandoned: Counter,
     /// When each loop last completed a pass, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
 }
@@ -151,8 +152,11 @@ impl Metrics {
         registry.register("loop_failures", help, loop_failures.clone());
         let limited = Family::<LimitLabel, Counter>::default();
         let help = "Requests of tenants that were turned away, by limit: placements, dry_runs, tickets, \
-                    refusals, explanations, events_per_day, planner, explainer";
+                    refusals, explanations, events_per_day, planner, explainer, queue_delay, in_flight";
         registry.register("limited_requests", help, limited.clone());
+        let abandoned = Counter::default();
+        let help = "Placement requests that were dropped before they were decided, since their callers were gone";
+        registry.register("abandoned_requests", help, abandoned.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {
             registry,
@@ -165,6 +169,7 @@ impl Metrics {
             stages,
             loop_failures,
             limited,
+            abandoned,
             rounds,
         }
     }
@@ -197,6 +202,11 @@ impl Metrics {
     /// Counts a request of a tenant that was turned away by a limit.
     pub fn limited(&self, limit: &'static str) {
         self.limited.get_or_create(&LimitLabel { limit }).inc();
+    }
+
+    /// Counts a request whose caller was gone before it was decided.
+    pub fn abandoned(&self) {
+        self.abandoned.inc();
     }
 
     /// Counts a pass that failed.

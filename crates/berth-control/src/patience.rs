@@ -21,8 +21,13 @@ pub(crate) async fn read_within_patience<T: Send + 'static>(
     ledger: &Ledger,
     read: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
 ) -> Result<T, LedgerError> {
-    let reading = ledger.clone();
-    wait(ledger, tokio::task::spawn_blocking(move || read(&reading)), "").await
+    // Taken before a thread is: those that wait for one are bounded, too.
+    let (place, reading) = (ledger.begin_read()?, ledger.clone());
+    let read = move || {
+        let _place = place;
+        read(&reading)
+    };
+    wait(ledger, tokio::task::spawn_blocking(read), "").await
 }
 
 async fn wait<T, E>(

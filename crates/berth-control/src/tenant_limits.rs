@@ -120,7 +120,7 @@ const TOKEN: i64 = 1000;
 const DAY_S: i64 = 86_400;
 
 /// Tenants whose buckets are kept; full ones are dropped beyond that.
-const KEPT: usize = 4096;
+pub(crate) const KEPT: usize = 4096;
 
 /// One bucket: what was left in it, and when.
 #[derive(Clone, Copy, Debug)]

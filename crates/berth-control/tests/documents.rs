@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use berth_control::documents::{
-    CacheableDocument, DocumentCache, DocumentChange, DocumentFollower, sync,
+    CHANGES_MAX, CacheableDocument, DocumentCache, DocumentChange, DocumentFollower, change_queue,
+    sync,
 };
 use berth_control::supervision::{Supervisor, ThreadMonitor, ThreadWork};
 use berth_ledger::{Backend, Expect, Ledger, LedgerError, Op, Options, Text};
@@ -98,13 +99,13 @@ async fn a_document_whose_read_failed_is_read_again() {
     let ledger = open(&folder);
     let notes = Arc::new(Notes::default());
     let failing = FailsAtFirst { notes: Arc::clone(&notes), failures: AtomicU32::new(3) };
-    let (sender, changes) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, changes) = change_queue();
     let stop = CancellationToken::new();
     let followers: Vec<Arc<dyn DocumentFollower>> = vec![Arc::new(failing)];
     let task =
         tokio::spawn(sync(ledger.clone(), followers, changes, |_| {}, stop.clone(), monitor()));
     store(&ledger, "a", "revoked");
-    sender.send(DocumentChange::Changed(Text::from(KIND), Text::from("a"))).unwrap();
+    sender.send(DocumentChange::Changed(Text::from(KIND), Text::from("a")));
     eventually("the note is known", || known(&notes, "a").is_some()).await;
     stop.cancel();
     task.await.unwrap();
@@ -118,7 +119,7 @@ async fn after_a_reload_of_the_replica_everything_is_read_again() {
     store(&ledger, "removed", "old");
     let notes = Arc::new(Notes::default());
     notes.refresh_all(&ledger).unwrap();
-    let (sender, changes) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, changes) = change_queue();
     let stop = CancellationToken::new();
     let followers: Vec<Arc<dyn DocumentFollower>> = vec![Arc::clone(&notes) as _];
     let task =
@@ -127,7 +128,7 @@ async fn after_a_reload_of_the_replica_everything_is_read_again() {
     store(&ledger, "changed", "new");
     remove(&ledger, "removed");
     store(&ledger, "made", "new");
-    sender.send(DocumentChange::Reloaded).unwrap();
+    sender.send(DocumentChange::Reloaded);
     eventually("all changes are known", || {
         known(&notes, "changed").as_deref() == Some("new")
             && known(&notes, "removed").is_none()
@@ -136,6 +137,35 @@ async fn after_a_reload_of_the_replica_everything_is_read_again() {
     .await;
     stop.cancel();
     task.await.unwrap();
+}
+
+/// What is known once a change of one document was read that came after so many of others, if nothing was
+/// said of another document.
+async fn unannounced_is_known_after(others: usize) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(&folder);
+    store(&ledger, "unannounced", "new");
+    store(&ledger, "last", "new");
+    let notes = Arc::new(Notes::default());
+    let (sender, changes) = change_queue();
+    for number in 0..others {
+        let id = Text::from(format!("other-{number}"));
+        sender.send(DocumentChange::Changed(Text::from("another kind"), id));
+    }
+    sender.send(DocumentChange::Changed(Text::from(KIND), Text::from("last")));
+    let followers: Vec<Arc<dyn DocumentFollower>> = vec![Arc::clone(&notes) as _];
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(sync(ledger, followers, changes, |_| {}, stop.clone(), monitor()));
+    eventually("the last change was read", || known(&notes, "last").is_some()).await;
+    stop.cancel();
+    task.await.unwrap();
+    known(&notes, "unannounced").is_some()
+}
+
+#[tokio::test]
+async fn when_too_many_changes_wait_everything_is_read_again() {
+    assert!(!unannounced_is_known_after(CHANGES_MAX - 1).await, "each is read by itself");
+    assert!(unannounced_is_known_after(CHANGES_MAX).await);
 }
 
 #[test]

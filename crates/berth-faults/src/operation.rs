@@ -197,6 +197,7 @@ fn kind(error: &LedgerError) -> &'static str {
         LedgerError::Database(_) => "database",
         LedgerError::Corrupt(_) => "corrupt",
         LedgerError::Closed => "closed",
+        LedgerError::Overloaded { .. } => "overloaded",
         LedgerError::NewerSchema { .. }
         | LedgerError::InvalidUrl { .. }
         | LedgerError::TransactionPooling

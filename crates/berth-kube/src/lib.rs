@@ -10,6 +10,7 @@ mod http_server;
 pub mod leader_election;
 mod metrics;
 pub mod probes;
+pub mod queue_table;
 pub mod scheduler;
 mod watch;
 pub mod webhook;

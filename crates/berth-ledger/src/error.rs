@@ -9,6 +9,14 @@ pub enum LedgerError {
     /// The database cannot be reached.
     #[error("database unreachable: {0}; retry with the same request id")]
     Unreachable(String),
+    /// More work waits for the database than may. Nothing of this was begun.
+    #[error("{waiting} {what} wait for the database; nothing was written, retry")]
+    Overloaded {
+        /// What waits.
+        what: &'static str,
+        /// How many.
+        waiting: usize,
+    },
     /// The database has no space left.
     #[error("database out of disk space: {0}; nothing was written, free some space and retry")]
     StorageFull(String),

@@ -16,8 +16,9 @@ use crate::model::{
     Adopt, Advance, Answer, Assumptions, Claim, ClaimKey, ClaimRejection, ClaimStatus, Event,
     EventPage, Expect, Move, Op, Outcome, Plan, Release, Resize, Segment, Text, Verdict,
 };
+use crate::readers::{ReaderPool, read_with_retries};
 use crate::sqlite::{LogLimits, WriteAheadLog};
-use crate::transaction::{HighestFence, RetryBudget, WriterChains, tick};
+use crate::transaction::{HighestFence, RetryBudget, WriterChains};
 use crate::writer::{
     self, Job, Queue, Reply, WriteStats, WriterHooks, WriterMetrics, WriterSettings,
 };
@@ -29,7 +30,7 @@ struct Inner {
     metrics: Arc<WriterMetrics>,
     origins: Vec<Text>,
     highest_fence: Arc<HighestFence>,
-    readers: Mutex<Vec<Box<dyn Database>>>,
+    readers: ReaderPool,
     /// Writers, the thread that copies the log of SQLite, and the one for hints on PostgreSQL.
     writers: Mutex<Vec<JoinHandle<()>>>,
     log: Arc<WriteAheadLog>,
@@ -38,6 +39,15 @@ struct Inner {
 /// A point in the work of this process: see [`Ledger::writer_position`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterPosition(Vec<u64>);
+
+/// A place among the reads for callers; another may have it when this is dropped.
+pub struct ReadPlace(Ledger);
+
+impl Drop for ReadPlace {
+    fn drop(&mut self) {
+        self.0.0.readers.end_read();
+    }
+}
 
 /// A ledger. Copies are the same ledger; it closes when the last is dropped.
 #[derive(Clone)]
@@ -140,7 +150,7 @@ impl Ledger {
             metrics,
             origins,
             highest_fence,
-            readers: Mutex::new(Vec::new()),
+            readers: ReaderPool::default(),
             writers: Mutex::new(handles),
             log,
         })))
@@ -493,18 +503,37 @@ impl Ledger {
         self.0.metrics.stats()
     }
 
+    /// How many operations wait for the writers.
+    #[must_use]
+    pub fn waiting_operations(&self) -> usize {
+        self.0.queues.iter().map(|queue| queue.waiting()).sum()
+    }
+
+    /// Connections for reads that are open, and reads for callers that are under way or wait.
+    #[must_use]
+    pub fn reader_counts(&self) -> (usize, usize) {
+        self.0.readers.counts()
+    }
+
+    /// A place among the reads for callers, to be taken before a thread is.
+    ///
+    /// # Errors
+    /// When too many are under way or wait.
+    pub fn begin_read(&self) -> Result<ReadPlace, LedgerError> {
+        self.0.readers.begin_read()?;
+        Ok(ReadPlace(self.clone()))
+    }
+
     /// Reads on a pooled connection, and retries when the connection was lost.
     pub(crate) fn read<T>(
         &self,
         read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
     ) -> Result<T, LedgerError> {
-        let kept = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut tables = match kept {
-            Some(tables) => tables,
-            None => self.0.backend.open(&self.0.options)?,
-        };
-        let found = read_with_retries(&mut *tables, self.0.options.retry_budget, read)?;
-        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).push(tables);
+        let patience = self.0.options.retry_budget;
+        let mut slot = self.0.readers.acquire(patience)?;
+        let mut tables = slot.take(|| self.0.backend.open(&self.0.options))?;
+        let found = read_with_retries(&mut *tables, patience, read)?;
+        slot.keep(tables);
         Ok(found)
     }
 
@@ -531,37 +560,6 @@ fn spawn(
 
 /// As long as the database lets a statement run.
 const MAINTENANCE_TIME: Duration = Duration::from_secs(30);
-
-/// Attempts at one read.
-const READS_MAX: u32 = 20;
-
-/// Reads, and retries while the database is away, until the budget is used up. The database has as long to
-/// answer a statement, so a read takes about twice the budget at worst.
-fn read_with_retries<T>(
-    tables: &mut dyn Database,
-    budget: Duration,
-    mut read: impl FnMut(&mut dyn Database) -> Result<T, Fault>,
-) -> Result<T, LedgerError> {
-    let (mut tries, began) = (0, tick());
-    loop {
-        let fault = match read(tables) {
-            Ok(found) => return Ok(found),
-            Err(fault) => fault,
-        };
-        tables.rollback();
-        tries += 1;
-        let is_last = tries >= READS_MAX || began.elapsed() >= budget;
-        match fault {
-            Fault::Disconnected(_) if !is_last => {
-                std::thread::sleep(Duration::from_millis(10) * tries);
-                // If it fails, so does the next attempt.
-                let _ = tables.reconnect();
-            }
-            Fault::Retry(_) if !is_last => {}
-            fault => return Err(fault.into_error(tries)),
-        }
-    }
-}
 
 /// The writer of an operation. Those about one node go to one writer, so that writers of a server do
 /// not wait for each other's locks; those about several may go to any, since locks are taken in

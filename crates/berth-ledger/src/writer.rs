@@ -1,7 +1,8 @@
 //! Group commit: operations queue while a transaction is in flight, then share the next one.
 //!
 //! Each writer is a thread with its own connection and chain. A writer never waits for more work
-//! to arrive: it takes what is queued when it becomes free.
+//! to arrive: it takes what is queued when it becomes free. What is queued is bounded, and so is what is
+//! committed and not delivered yet.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -28,6 +29,13 @@ pub struct Job {
     /// The callback.
     pub reply: Reply,
 }
+
+/// Most operations that may wait for one writer; further ones are refused, and nothing of them is written.
+/// Placements are turned away long before, by the claim path.
+pub const WAITING_MAX: usize = 100_000;
+
+/// Most groups that are committed and not delivered; beyond that the writer waits.
+pub const UNDELIVERED_MAX: usize = 16;
 
 #[derive(Default)]
 struct State {
@@ -152,7 +160,12 @@ impl Queue {
         Self { metrics, ..Self::default() }
     }
 
-    /// Adds operations in the order given.
+    /// How many operations wait.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.state).waiting.len()
+    }
+
+    /// Adds operations in the order given; what exceeds the limit is refused.
     pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = Job>) {
         let mut state = lock(&self.state);
         if state.closed {
@@ -161,9 +174,15 @@ impl Queue {
             return;
         }
         let now = tick();
-        state.waiting.extend(jobs.into_iter().map(|job| (now, job)));
+        let mut jobs = jobs.into_iter();
+        let free = WAITING_MAX.saturating_sub(state.waiting.len());
+        state.waiting.extend(jobs.by_ref().take(free).map(|job| (now, job)));
+        let waiting = state.waiting.len();
         drop(state);
         self.arrived.notify_one();
+        for job in jobs {
+            (job.reply)(Err(LedgerError::Overloaded { what: "operations", waiting }));
+        }
     }
 
     /// Rejects further operations; queued ones are still run.
@@ -358,7 +377,7 @@ pub(crate) fn run_writer(
 ) {
     let _report = EndReport { queue, hooks: &settings.hooks };
     let (retry_budget, metrics) = (settings.retry_budget, &*queue.metrics);
-    let (finished, to_deliver) = mpsc::channel::<FinishedGroup>();
+    let (finished, to_deliver) = mpsc::sync_channel::<FinishedGroup>(UNDELIVERED_MAX);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             REPLY_THREAD.set(true);
@@ -412,6 +431,28 @@ pub(crate) fn run_writer(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_exceeds_the_queue_of_a_writer_is_refused_and_the_rest_is_kept() {
+        let queue = Queue::default();
+        let (answers, answered) = mpsc::channel();
+        let jobs = (0..WAITING_MAX + 3).map(|_| {
+            let answers = answers.clone();
+            let reply = Box::new(move |answer| drop(answers.send(answer)));
+            Job { op: Op::Reap(berth_engine::NodeId::new("n1")), reply }
+        });
+        queue.submit(jobs);
+        assert_eq!(queue.waiting(), WAITING_MAX);
+        let refused: Vec<_> = answered.try_iter().collect();
+        assert_eq!(refused.len(), 3);
+        let overloaded = |answer: &Result<Answer, LedgerError>| {
+            matches!(answer, Err(LedgerError::Overloaded { waiting: WAITING_MAX, .. }))
+        };
+        assert!(refused.iter().all(overloaded), "{refused:?}");
+        // There is room again for as many as the writer has taken.
+        assert_eq!(queue.next_group(10).map(|group| group.len()), Some(10));
+        assert_eq!(queue.waiting(), WAITING_MAX - 10);
+    }
 
     #[test]
     fn a_writer_that_ends_too_early_is_reported_and_leaves_nobody_waiting() {

@@ -11,6 +11,7 @@ pub mod metrics;
 mod pages;
 pub mod policy_file;
 pub mod problem;
+pub mod queue_table;
 pub mod serve;
 mod state;
 pub mod telemetry;

@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use berth_control::metrics::Metrics;
-use berth_control::{Actor, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions};
+use berth_control::{
+    Actor, OverloadCause, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions,
+};
 use berth_engine::affinity::Rule;
 use berth_engine::{
     Amounts, BatchMode, Engine, InstanceId, InstanceRequest, NodeFacts, PlaceError, Policy,
@@ -73,7 +75,11 @@ impl Setup {
             tenant: Text::from(tenant),
             instances,
             lease_s: 600,
-            by: Some(Actor { name: Text::from(tenant), origin: Text::from("test") }),
+            by: Some(Actor {
+                name: Text::from(tenant),
+                origin: Text::from("test"),
+                is_tenant: true,
+            }),
             ..PlaceRequest::default()
         }
     }
@@ -331,7 +337,7 @@ async fn a_tenant_with_too_many_requests_in_line_is_turned_away_and_no_other() {
     let (mut busy, mut granted) = (0, 0);
     for _ in 0..101 {
         match setup.answer() {
-            (tenant, _, PlaceAnswer::Busy) => {
+            (tenant, _, PlaceAnswer::Busy(_)) => {
                 assert_eq!(tenant, "loud");
                 busy += 1;
             }
@@ -440,4 +446,87 @@ async fn a_large_batch_of_many_classes_never_holds_the_planner() {
         (_, _, PlaceAnswer::Granted(granted)) => assert_eq!(granted.grant.claims.len(), 40),
         other => panic!("{other:?}"),
     }
+}
+
+/// A setup whose planner takes a moment for each request, so that many of them wait for too long.
+fn slow_planner(queue_delay: Duration) -> Setup {
+    Setup::new(&[node("n", 1 << 30)], |options| {
+        options.queue_delay = queue_delay;
+        options.clock = Arc::new(|| {
+            if std::thread::current().name() == Some("planner") {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Timestamp(0)
+        });
+    })
+}
+
+/// Sends many requests of one tenant, has some of them served, and then sends one more. Returns whether it
+/// is turned away, and what others get then.
+fn overload(setup: &mut Setup) -> bool {
+    for _ in 0..900 {
+        setup.ask("heavy", 1);
+    }
+    for _ in 0..100 {
+        assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+    }
+    let more = setup.request("heavy", &[1]);
+    let more_id = more.instances[0].id;
+    setup.submit(more);
+    setup.ask("light", 1);
+    let own = setup.request("own", &[1]);
+    setup.submit(PlaceRequest { by: None, ..own });
+    let mut is_shed = false;
+    for _ in 0..803 {
+        match setup.answer() {
+            (_, id, PlaceAnswer::Busy(overload)) => {
+                assert_eq!((id, overload.cause), (more_id, OverloadCause::TenantShare));
+                assert!((1..=30).contains(&overload.retry_after_s), "{overload:?}");
+                is_shed = true;
+            }
+            (_, _, PlaceAnswer::Granted(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    is_shed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_requests_wait_for_too_long_their_tenant_is_turned_away_and_no_other() {
+    let mut setup = slow_planner(Duration::from_millis(20));
+    assert!(overload(&mut setup));
+    let limited = "berth_limited_requests_total{limit=\"queue_delay\"} 1\n";
+    assert!(setup.metrics.text().contains(limited), "{}", setup.metrics.text());
+}
+
+/// The negative control of the test above.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_limit_on_waits_nobody_is_turned_away() {
+    let mut setup = slow_planner(Duration::ZERO);
+    assert!(!overload(&mut setup));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_own_work_goes_on_while_tenants_fill_the_queue() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |options| options.in_flight = 5);
+    let pause = setup.pause_planner();
+    for number in 0..5 {
+        setup.ask(&format!("t{number}"), 1);
+    }
+    // As reconcilers send them, and more than tenants may have under way.
+    for _ in 0..20 {
+        let own = setup.request("own", &[1]);
+        setup.submit(PlaceRequest { by: None, ..own });
+    }
+    setup.ask("late", 1);
+    let (tenant, _, answer) = setup.answer();
+    assert_eq!(tenant, "late");
+    let expected = OverloadCause::AllTenants;
+    assert!(matches!(answer, PlaceAnswer::Busy(it) if it.cause == expected), "{answer:?}");
+    drop(pause);
+    for _ in 0..25 {
+        assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+    }
+    setup.ask("late", 1);
+    assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
 }

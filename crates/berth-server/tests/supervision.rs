@@ -5,8 +5,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use berth_api::Role;
@@ -17,6 +16,7 @@ use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeFacts, Policy, Time
 use berth_faults::{Fixture, Proxy};
 use berth_ledger::{Backend, Op, Text};
 use berth_server::HttpLimits;
+use common::held_planner::{HeldPlanner, small_request};
 use common::{Server, wait_until};
 use serde_json::json;
 
@@ -150,45 +150,6 @@ async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from
     let nodes = server.get(&operator, "/v1/nodes").await;
     assert!(!nodes.headers.contains_key("age"), "{nodes:?}");
     server.stop().await;
-}
-
-/// A clock that can stop the planner: it asks for the time before it plans.
-struct HeldPlanner {
-    is_held: Arc<AtomicBool>,
-    /// Dropped to let it go on.
-    hold: Option<mpsc::Sender<()>>,
-}
-
-impl HeldPlanner {
-    fn new(options: &mut berth_control::ControlOptions) -> Self {
-        let (hold, held) = mpsc::channel::<()>();
-        let (is_held, held) = (Arc::new(AtomicBool::new(false)), Mutex::new(held));
-        let (flag, clock) = (Arc::clone(&is_held), Arc::clone(&options.placer.clock));
-        options.placer.clock = Arc::new(move || {
-            if flag.load(Ordering::SeqCst) && std::thread::current().name() == Some("planner") {
-                // Ends when the other side is dropped.
-                let _ = held.lock().unwrap().recv();
-            }
-            clock()
-        });
-        Self { is_held, hold: Some(hold) }
-    }
-
-    fn hold(&self) {
-        self.is_held.store(true, Ordering::SeqCst);
-    }
-
-    fn release(&mut self) {
-        self.is_held.store(false, Ordering::SeqCst);
-        self.hold = None;
-    }
-}
-
-fn small_request(id: &str) -> serde_json::Value {
-    json!({
-        "request_id": id, "tenant": common::TENANT,
-        "instances": [{ "resources": { "cpu_milli": 100, "memory_mib": 128 } }],
-    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

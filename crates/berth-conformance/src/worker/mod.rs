@@ -160,7 +160,7 @@ impl Server {
             PlaceAnswer::Refused(by, _) => Outcome::Refused(by.code().to_owned()),
             PlaceAnswer::Contended(conflict) => contended(&conflict),
             PlaceAnswer::Invalid(invalid) => Outcome::Invalid(invalid.to_string()),
-            PlaceAnswer::Busy => Outcome::Unknown("the tenant has too many requests".to_owned()),
+            PlaceAnswer::Busy(_) => Outcome::Unknown("the tenant has too many requests".to_owned()),
             PlaceAnswer::Unknown(error) => Outcome::Unknown(error.to_string()),
         }
     }

@@ -13,7 +13,7 @@ mod state_message;
 #[cfg(test)]
 mod tests;
 
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,8 @@ pub use entries::{ClaimEntry, MemberEntry, NodeEntry};
 pub use state::CatalogState;
 
 use crate::applied_from_log::AppliedFromLog;
-use crate::documents::DocumentChange;
+use crate::backlog::{Backlog, BacklogReceiver, REPORTED_EVENTS_MAX};
+use crate::documents::{ChangeReceiver, ChangeSender, DocumentChange, change_queue};
 use crate::metrics::Metrics;
 use crate::supervision::{Supervisor, ThreadMonitor, ThreadWork};
 use crate::workload::{CrashHistories, WorkloadKey};
@@ -51,6 +52,31 @@ pub enum CatalogUpdate {
     TombstonesPassed,
     /// Answered when everything that this server committed before it is in the catalogue.
     Barrier(oneshot::Sender<()>),
+}
+
+/// Sends updates. Whoever reports a commit waits while too many events of others wait here; nothing is
+/// dropped.
+#[derive(Clone)]
+pub struct CatalogUpdateSender {
+    updates: Sender<CatalogUpdate>,
+    backlog: Arc<Backlog>,
+}
+
+impl CatalogUpdateSender {
+    /// Sends an update.
+    ///
+    /// # Errors
+    /// When the catalogue's thread has ended.
+    pub fn send(&self, update: CatalogUpdate) -> Result<(), SendError<CatalogUpdate>> {
+        if let CatalogUpdate::Committed(report) = &update {
+            self.backlog.add(report.events.len());
+        }
+        self.updates.send(update)
+    }
+
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
 }
 
 /// What one transaction wrote, from the log.
@@ -88,7 +114,7 @@ pub struct Catalog {
     room: watch::Sender<u64>,
     /// The policy in force, readable without the lock: every answer to a tenant needs it.
     policy: ArcSwapOption<Policy>,
-    documents: tokio::sync::mpsc::UnboundedSender<DocumentChange>,
+    documents: ChangeSender,
     /// Workloads to be reconciled, since something of theirs changed.
     dirty: Mutex<FxHashSet<WorkloadKey>>,
     /// Rises whenever there are any.
@@ -117,12 +143,8 @@ impl Catalog {
     pub fn start(
         supervisor: &Arc<Supervisor>,
         metrics: Option<Arc<Metrics>>,
-    ) -> std::io::Result<(
-        Arc<Self>,
-        Sender<CatalogUpdate>,
-        tokio::sync::mpsc::UnboundedReceiver<DocumentChange>,
-    )> {
-        let (documents, changed) = tokio::sync::mpsc::unbounded_channel();
+    ) -> std::io::Result<(Arc<Self>, CatalogUpdateSender, ChangeReceiver)> {
+        let (documents, changed) = change_queue();
         let catalog = Arc::new(Self {
             catalog: RwLock::default(),
             watched: Mutex::default(),
@@ -134,12 +156,14 @@ impl Catalog {
             names: Mutex::default(),
             dirty_version: watch::Sender::new(0),
         });
-        let (sender, receiver) = mpsc::channel();
+        let (updates, receiver) = mpsc::channel();
+        let backlog = Arc::new(Backlog::new(REPORTED_EVENTS_MAX));
+        let sender = CatalogUpdateSender { updates, backlog: Arc::clone(&backlog) };
         let kept = Arc::clone(&catalog);
         let monitor = supervisor.monitor("catalog", ThreadWork::Computes, metrics);
         std::thread::Builder::new()
             .name("catalog".to_owned())
-            .spawn(move || kept.run(&receiver, &monitor))?;
+            .spawn(move || kept.run(&receiver, &BacklogReceiver(backlog), &monitor))?;
         Ok((catalog, sender, changed))
     }
 
@@ -205,12 +229,22 @@ impl Catalog {
         catalog.crashes.entry(key.clone()).or_default().merge(stored);
     }
 
-    fn run(&self, updates: &Receiver<CatalogUpdate>, monitor: &ThreadMonitor) {
+    fn run(
+        &self,
+        updates: &Receiver<CatalogUpdate>,
+        backlog: &BacklogReceiver,
+        monitor: &ThreadMonitor,
+    ) {
         let mut progress = Progress::default();
         while let Ok(first) = updates.recv() {
             monitor.begin();
             // A bounded number under one lock, so that readers are not blocked for long.
             let updates = std::iter::once(first).chain(updates.try_iter().take(64));
+            let updates = updates.inspect(|update| {
+                if let CatalogUpdate::Committed(report) = update {
+                    backlog.0.remove(report.events.len());
+                }
+            });
             let applied = monitor.guard(|| self.apply_updates(updates, &mut progress));
             monitor.idle();
             if applied.is_err() {
@@ -275,8 +309,7 @@ impl Catalog {
         }
         // The caches are loaded by themselves when the server starts.
         if !replaced.is_empty() && std::mem::replace(&mut progress.is_loaded, true) {
-            // Documents are not followed any more once the server stops.
-            let _ = self.documents.send(DocumentChange::Reloaded);
+            self.documents.send(DocumentChange::Reloaded);
         }
         self.count_written(changes.written);
         self.notify_watchers(&changes.nodes, room);
@@ -325,10 +358,7 @@ impl Catalog {
 
     fn forward_document_change(&self, event: &EventBody) {
         if let EventBody::DocumentChanged { document, id, .. } = event {
-            // As above.
-            let _ = self
-                .documents
-                .send(DocumentChange::Changed(Text::clone(document), Text::clone(id)));
+            self.documents.send(DocumentChange::Changed(Text::clone(document), Text::clone(id)));
         }
     }
 

@@ -1,14 +1,13 @@
 //! The catalogue's order: reports of own commits, the log, snapshots, and who waits for which.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use berth_engine::affinity::{Strength, Topology};
 use berth_engine::{Group, GroupKind};
 use berth_ledger::{CommitRecord, EventBody, Micros, Text};
 use tokio::sync::oneshot;
 
-use super::{Catalog, CatalogState, CatalogUpdate, LogSegment};
+use super::{Catalog, CatalogState, CatalogUpdate, CatalogUpdateSender, LogSegment};
 use crate::supervision::Supervisor;
 
 fn group(kind: GroupKind) -> Vec<EventBody> {
@@ -37,14 +36,14 @@ fn kind_of_group(catalog: &Catalog) -> Option<GroupKind> {
     catalog.read().groups.get("g").map(|group| group.kind)
 }
 
-fn barrier(updates: &Sender<CatalogUpdate>) -> oneshot::Receiver<()> {
+fn barrier(updates: &CatalogUpdateSender) -> oneshot::Receiver<()> {
     let (reached, waits) = oneshot::channel();
     updates.send(CatalogUpdate::Barrier(reached)).unwrap();
     waits
 }
 
 /// A catalogue that has been loaded.
-fn start() -> (Arc<Catalog>, Sender<CatalogUpdate>) {
+fn start() -> (Arc<Catalog>, CatalogUpdateSender) {
     let (catalog, updates, _) = Catalog::start(&Arc::<Supervisor>::default(), None).unwrap();
     updates.send(CatalogUpdate::Replace(Box::default())).unwrap();
     (catalog, updates)

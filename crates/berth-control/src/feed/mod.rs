@@ -24,11 +24,11 @@ use crate::supervision::{Supervisor, ThreadMonitor, ThreadWork};
 pub use view::{FeedEvent, Reader, StreamEvent};
 
 /// Events kept for streams, and bytes that they may take.
-const KEPT: usize = 20_000;
-const KEPT_BYTES: usize = 8 << 20;
+pub(crate) const KEPT: usize = 20_000;
+pub(crate) const KEPT_BYTES: usize = 8 << 20;
 
 /// Events that a stream holds at once.
-const WINDOW: usize = 100;
+pub(crate) const WINDOW: usize = 100;
 
 /// Events read at once.
 const PAGE: usize = 1000;

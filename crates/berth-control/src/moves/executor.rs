@@ -108,7 +108,8 @@ async fn restart(
     guard: Option<Arc<AvailabilityGuard>>,
 ) -> StepOutcome {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
-    let by = Actor { name: Text::from(&*caller.name), origin: Text::from(caller.origin()) };
+    let (name, origin) = (Text::from(&*caller.name), Text::from(caller.origin()));
+    let by = Actor { name, origin, is_tenant: caller.is_tenant() };
     let request = MoveRequest {
         request_id: Text::from(format!("move-{instance}-{fence}")),
         instance: Arc::new(request_as_charged(&evacuee.claim)),

@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::catalog::Catalog;
 use crate::clock::moment;
 use crate::control_plane::ControlPlane;
-use crate::error::{ControlError, ControlResult, ErrorKind, describe_guard};
+use crate::error::{ControlError, ControlResult, describe_guard};
 use crate::placer::{Granted, PlaceAnswer};
 
 /// Seconds after which a refused request may be worth another try.
@@ -156,12 +156,7 @@ pub(crate) fn placed_or_error(
             Err(ControlError::conflict("contended", detail).retry_after(1))
         }
         PlaceAnswer::Invalid(invalid) => Err(invalid_request(&invalid)),
-        PlaceAnswer::Busy => {
-            let detail = "too many requests of this tenant wait to be planned";
-            let title = "the tenant has too many requests under way";
-            Err(ControlError::new(ErrorKind::LimitReached, "tenant_busy", title, detail)
-                .retry_after(1))
-        }
+        PlaceAnswer::Busy(overload) => Err(ControlError::from(&overload)),
         PlaceAnswer::Unknown(error) => Err(ControlError::from(error)),
     }
 }

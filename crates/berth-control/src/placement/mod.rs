@@ -46,7 +46,8 @@ pub(crate) async fn place_now(
 
 /// Who asks, for the audit log.
 pub(crate) fn actor(caller: &Caller) -> Actor {
-    Actor { name: Text::from(caller.actor()), origin: Text::from(caller.origin()) }
+    let (name, origin) = (Text::from(caller.actor()), Text::from(caller.origin()));
+    Actor { name, origin, is_tenant: caller.is_tenant() }
 }
 
 /// Asks the claim path. A quiet request is neither counted nor explained.
@@ -117,7 +118,7 @@ pub(crate) fn count_answer(control: &ControlPlane, answer: &PlaceAnswer, took: D
         }
         PlaceAnswer::Refused(by, _) => ("refused", Some(by.code()), 0),
         PlaceAnswer::Contended(_) => ("contended", None, 0),
-        PlaceAnswer::Busy => ("busy", None, 0),
+        PlaceAnswer::Busy(_) => ("busy", None, 0),
         PlaceAnswer::Invalid(_) => ("invalid", None, 0),
         PlaceAnswer::Unknown(_) => ("unknown", None, 0),
     };

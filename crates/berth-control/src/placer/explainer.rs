@@ -23,7 +23,8 @@ use super::moving::RefusedMove;
 use super::pending_plan::{ExplainerChoice, PendingPlan};
 use super::recording::{refuse, refuse_by_limit};
 use super::turns::{Lane, Turns};
-use super::{Clock, Message, PlaceAnswer, PlacerOptions, tick};
+use super::{Clock, Message, PlacerOptions, tick};
+use crate::backlog::{Backlog, BacklogReceiver};
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 use crate::supervision::{ThreadMonitor, ThreadWork};
@@ -119,6 +120,8 @@ pub(super) struct Explainer {
     clock: Clock,
     metrics: Option<Arc<Metrics>>,
     turns: Turns<Task>,
+    /// Changes of the fleet that wait here.
+    changes: BacklogReceiver,
     monitor: ThreadMonitor,
     /// Whether a panic may have left the fleet half changed: nothing is decided on it.
     is_damaged: bool,
@@ -130,6 +133,7 @@ impl Explainer {
         cursor: i64,
         ledger: Ledger,
         inbox: Sender<Message>,
+        changes: Arc<Backlog>,
         options: &PlacerOptions,
     ) -> Self {
         Self {
@@ -140,7 +144,8 @@ impl Explainer {
             inbox,
             clock: Arc::clone(&options.clock),
             metrics: options.metrics.clone(),
-            turns: Turns::new(options.tenant_queue),
+            turns: Turns::new(),
+            changes: BacklogReceiver(changes),
             monitor: options.monitor("explainer", ThreadWork::Computes),
             is_damaged: false,
         }
@@ -191,6 +196,7 @@ impl Explainer {
     fn receive(&mut self, message: ToExplainer) {
         match message {
             ToExplainer::Changes(mut update) => {
+                self.changes.0.remove(update.changes.len());
                 if self.is_damaged {
                     // The fleet that comes has them.
                     update.changes.clear();
@@ -198,6 +204,7 @@ impl Explainer {
                 self.follow(update);
             }
             ToExplainer::Fleet(fleet, update, replaced) => {
+                self.changes.0.remove(update.changes.len());
                 *self.engine.fleet_mut() = *fleet;
                 self.is_damaged = false;
                 self.follow(update);
@@ -209,23 +216,8 @@ impl Explainer {
                     Task::Limit(limited) => limited.plan.claims.len(),
                     Task::Move(_) | Task::Query(_) => 1,
                 };
-                if let Err(task) = self.turns.push(lane, cost, task) {
-                    self.turn_away(task);
-                }
+                self.turns.push(lane, cost, task);
             }
-        }
-    }
-
-    /// Answers a request of a tenant that has too many here. Nothing is claimed for it yet.
-    fn turn_away(&self, task: Task) {
-        if let Some(metrics) = &self.metrics {
-            metrics.limited("explainer");
-        }
-        match task {
-            Task::Decide(open) => open.pending.answer(PlaceAnswer::Busy),
-            Task::Limit(limited) => limited.pending.answer(PlaceAnswer::Busy),
-            // These are the server's own, whose line has no limit.
-            Task::Move(_) | Task::Query(_) => {}
         }
     }
 
@@ -244,11 +236,20 @@ impl Explainer {
         match task {
             Task::Query(query) => query(&mut self.engine),
             Task::Move(refused) => self.explain_move(*refused),
+            // Nothing is claimed for a request here, and its caller hears of nothing any more.
+            Task::Limit(limited) if limited.pending.presence.is_gone() => self.count_abandoned(),
+            Task::Decide(open) if open.pending.presence.is_gone() => self.count_abandoned(),
             Task::Limit(limited) => self.explain_limit(*limited),
             Task::Decide(open) => self.decide(*open),
         }
         if let Some(metrics) = &self.metrics {
             metrics.stage("explained", began.elapsed());
+        }
+    }
+
+    fn count_abandoned(&self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.abandoned();
         }
     }
 

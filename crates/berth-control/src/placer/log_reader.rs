@@ -27,7 +27,7 @@ use crate::supervision::{ThreadMonitor, WorkPanicked};
 pub(super) const NAME: &str = "follower";
 
 /// Segments read at once.
-const PAGE: usize = 5000;
+pub(crate) const PAGE: usize = 5000;
 
 /// Time between two reads of heartbeats, and of the database's clock.
 const HEARTBEATS_EVERY: Duration = Duration::from_secs(2);

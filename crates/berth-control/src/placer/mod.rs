@@ -4,10 +4,12 @@
 //! times.
 //!
 //! The planner never waits for the database: plans go out in groups, answers come in as messages, and
-//! what others wrote is read by a thread of its own (`log_reader`). In front of the planner tenants
-//! take turns (`turns`). What takes long, such as saying why there is no room, is
+//! what others wrote is read by a thread of its own (`log_reader`). Who asks for more than can be served
+//! in time is turned away at the door (`admission`); in front of the planner tenants take turns (`turns`).
+//! What takes long, such as saying why there is no room, is
 //! done on another thread, on a copy of the fleet (`explainer`).
 
+mod admission;
 mod conflict;
 mod explainer;
 mod follow;
@@ -21,6 +23,7 @@ mod preemption;
 mod recording;
 mod slot_assignment;
 mod turns;
+mod wait_window;
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,19 +40,25 @@ use berth_ledger::{
     RefusalReason, Slot, Text, Verdict, WriterHooks,
 };
 
-use crate::catalog::CatalogUpdate;
+use crate::backlog::{Backlog, FLEET_CHANGES_MAX, REPORTED_EVENTS_MAX};
+use crate::catalog::{CatalogUpdate, CatalogUpdateSender};
 use crate::clock::DatabaseClock;
 use crate::error::StartError;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
 use crate::patience::within_patience;
 use crate::supervision::{Supervisor, ThreadMonitor, ThreadWork};
+use admission::{Admission, AdmissionLimits};
 use explainer::Explainer;
 use follow::AfterLookup;
 use log_reader::{LoadedFleet, LogPage, LogReader, LogReaderSettings, PassResult};
-use pending_plan::{ExplainerChoice, PendingPlan};
+use pending_plan::{CallerPresence, ExplainerChoice, PendingPlan, QueuedJob};
 use planner::Planner;
+use turns::Lane;
 
+pub(crate) use admission::{LEAST_EXPLAINED, LEAST_PLANNED};
+pub use admission::{Overload, OverloadCause, QueueLength};
+pub(crate) use log_reader::PAGE as LOG_PAGE;
 pub use moving::{MoveAnswer, MoveRequest};
 pub use preemption::PreemptionPlan;
 
@@ -108,6 +117,8 @@ pub struct Actor {
     pub name: Text,
     /// From where.
     pub origin: Text,
+    /// Whether it is a tenant, and no operator.
+    pub is_tenant: bool,
 }
 
 /// A request that was granted, or in a dry run would be.
@@ -137,9 +148,9 @@ pub enum PlaceAnswer {
     Contended(Box<Conflict>),
     /// The request means nothing.
     Invalid(InvalidRequest),
-    /// Too many requests of its tenant wait for the planner already, or whatever place was found was gone
-    /// when it was to be claimed. Nothing was claimed.
-    Busy,
+    /// Too much is under way, or whatever place was found was gone when it was to be claimed. Nothing was
+    /// claimed.
+    Busy(Overload),
     /// The ledger does not know: retry with the same request id.
     Unknown(LedgerError),
 }
@@ -166,11 +177,16 @@ pub struct PlacerOptions {
     /// The database's clock, which the log reader sets.
     pub database_clock: Arc<DatabaseClock>,
     /// Sends what was committed, here and elsewhere, to the catalogue, if there is one.
-    pub notes: Option<Sender<CatalogUpdate>>,
+    pub notes: Option<CatalogUpdateSender>,
     /// What is counted; absent: nothing.
     pub metrics: Option<Arc<Metrics>>,
     /// Most requests of one tenant that may wait for the planner, and as many for the explainer.
     pub tenant_queue: usize,
+    /// Most instances of all tenants that may be under way, and as many that wait for the explainer; zero:
+    /// any number.
+    pub in_flight: usize,
+    /// How long requests should wait at most: beyond it, tenants are turned away. Zero: as long as it takes.
+    pub queue_delay: Duration,
     /// Watches over the threads.
     pub supervisor: Arc<Supervisor>,
 }
@@ -190,12 +206,19 @@ impl PlacerOptions {
             notes: None,
             metrics: None,
             tenant_queue: 4096,
+            in_flight: 20_000,
+            queue_delay: Duration::from_millis(500),
             supervisor: Arc::default(),
         }
     }
 }
 
 impl PlacerOptions {
+    const fn admission(&self) -> AdmissionLimits {
+        let (tenant_queue, in_flight) = (self.tenant_queue, self.in_flight);
+        AdmissionLimits { tenant_queue, in_flight, queue_delay: self.queue_delay }
+    }
+
     fn monitor(&self, name: &'static str, work: ThreadWork) -> ThreadMonitor {
         self.supervisor.monitor(name, work, self.metrics.clone())
     }
@@ -223,8 +246,8 @@ fn yield_cpu_to_others() {
 
 /// What the planner receives.
 enum Message {
-    /// Requests to place, and since when.
-    Place(PlaceJob, Instant),
+    /// A request to place.
+    Place(Box<QueuedJob>),
     /// The ledger's answer to a plan of several tries.
     Answered(Box<PendingPlan>, Result<Verdict, LedgerError>),
     /// The explainer found a place.
@@ -266,6 +289,8 @@ pub struct Placer {
     ledger: Ledger,
     inbox: Sender<Message>,
     catalog_sender: CatalogSender,
+    admission: Arc<Admission>,
+    backlogs: Backlogs,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -277,7 +302,9 @@ impl Placer {
     pub fn start(backend: Backend, options: &PlacerOptions) -> Result<Self, StartError> {
         let (inbox, outbox) = mpsc::channel();
         let catalog_sender = CatalogSender(options.notes.clone());
-        let hooks = writer_hooks(&inbox, &catalog_sender, options.supervisor.monitor_of_writers());
+        let backlogs = Backlogs::new();
+        let writers = options.supervisor.monitor_of_writers();
+        let hooks = writer_hooks(&inbox, &catalog_sender, &backlogs.planner, writers);
         let ledger = Ledger::open_with(backend, options.ledger, hooks)?;
         options.database_clock.set(&ledger)?;
         let has_catalog = catalog_sender.is_connected();
@@ -292,6 +319,7 @@ impl Placer {
             replica.cursor,
             ledger.clone(),
             inbox.clone(),
+            Arc::clone(&backlogs.explainer),
             options,
         );
         let (log_reader, reader_handle) = LogReader::new(LogReaderSettings {
@@ -312,6 +340,7 @@ impl Placer {
             to_explainer,
             reader_handle,
             catalog_sender.clone(),
+            backlogs.clone(),
             options,
         );
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -323,15 +352,46 @@ impl Placer {
         })?;
         let reading = spawn("follower").spawn(move || log_reader.run())?;
         let threads = Mutex::new(vec![planning, explaining, reading]);
-        Ok(Self { ledger, inbox, catalog_sender, threads })
+        let admission = Arc::new(Admission::new(options.admission(), options.metrics.clone()));
+        Ok(Self { ledger, inbox, catalog_sender, admission, backlogs, threads })
     }
 
     /// Hands a request over; the answer comes when it is durable.
     pub fn submit(&self, job: PlaceJob) {
-        let message = Message::Place(job, tick());
-        if let Err(mpsc::SendError(Message::Place(job, _))) = self.inbox.send(message) {
-            (job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
+        self.submit_for(job, CallerPresence::always());
+    }
+
+    /// Hands a request over if there is room for it, or answers at once that there is not.
+    fn submit_for(&self, job: PlaceJob, presence: CallerPresence) {
+        let lane = Lane::of(&job.request);
+        let admitted = match self.admission.admit(lane, job.request.instances.len()) {
+            Ok(admitted) => admitted,
+            Err(overload) => return (job.reply)(PlaceAnswer::Busy(overload)),
+        };
+        let queued = Box::new(QueuedJob { job, since: tick(), admitted, presence });
+        if let Err(mpsc::SendError(Message::Place(queued))) =
+            self.inbox.send(Message::Place(queued))
+        {
+            (queued.job.reply)(PlaceAnswer::Unknown(LedgerError::Closed));
         }
+    }
+
+    /// Whether a request would be let in now, before it was read: of a tenant, or of somebody of whom only
+    /// the request says for which tenant.
+    ///
+    /// # Errors
+    /// When it would be turned away.
+    pub(crate) fn check_admission(&self, tenant: Option<&Text>) -> Result<(), Overload> {
+        let lane = tenant.map(|tenant| Lane::of_caller(tenant, true));
+        self.admission.check(lane.as_ref())
+    }
+
+    /// How long the queues of the claim path are.
+    pub(crate) fn queue_lengths(&self) -> Vec<QueueLength> {
+        let mut lengths = self.admission.lengths().to_vec();
+        lengths.extend(self.backlogs.lengths());
+        lengths.extend(self.catalog_sender.length());
+        lengths
     }
 
     /// Hands a request over at once. Its answer comes when it is durable; if that takes longer than the
@@ -342,9 +402,12 @@ impl Placer {
     ) -> impl Future<Output = PlaceAnswer> + Send + use<> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
-        self.submit(PlaceJob { request, reply });
+        let held = Arc::new(());
+        self.submit_for(PlaceJob { request, reply }, CallerPresence::while_held(&held));
         let ledger = self.ledger.clone();
         async move {
+            // As long as somebody waits here.
+            let _held = held;
             let answer = within_patience(&ledger, async { receiver.await.map(Ok) }).await;
             answer.unwrap_or_else(PlaceAnswer::Unknown)
         }
@@ -390,7 +453,11 @@ impl Placer {
         query: impl FnOnce(&mut FleetReplica) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.update_replica(move |replica| drop(sender.send(query(replica))));
+        self.update_replica(move |replica| {
+            if !sender.is_closed() {
+                drop(sender.send(query(replica)));
+            }
+        });
         receiver.await.ok()
     }
 
@@ -400,7 +467,12 @@ impl Placer {
         query: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let query = Box::new(move |engine: &mut Engine| drop(sender.send(query(engine))));
+        let query = Box::new(move |engine: &mut Engine| {
+            // It may have waited for so long that nobody waits for it.
+            if !sender.is_closed() {
+                drop(sender.send(query(engine)));
+            }
+        });
         self.inbox.send(Message::Query(query)).ok()?;
         receiver.await.ok()
     }
@@ -431,13 +503,17 @@ impl Placer {
 fn writer_hooks(
     inbox: &Sender<Message>,
     catalog_sender: &CatalogSender,
+    backlog: &Arc<Backlog>,
     writers: ThreadMonitor,
 ) -> WriterHooks {
     let (inbox, catalog_sender) = (inbox.clone(), catalog_sender.clone());
+    let backlog = Arc::clone(backlog);
     let observer = move |report| {
         let report = Arc::new(report);
         // First the catalogue: whatever the planner knows, the catalogue has or is about to apply.
         catalog_sender.send(|| CatalogUpdate::Committed(Arc::clone(&report)));
+        // A report is never dropped: the writer waits.
+        backlog.add(size_of_report(&report));
         // The planner may have stopped first.
         let _ = inbox.send(Message::Committed(report));
     };
@@ -445,9 +521,35 @@ fn writer_hooks(
     WriterHooks { observer: Some(Arc::new(observer)), ended: Some(Arc::new(ended)) }
 }
 
+/// What a report of a commit counts as in a backlog: its events.
+fn size_of_report(report: &CommitRecord) -> usize {
+    report.events.len().max(1)
+}
+
+/// What was sent to planner and explainer, and not taken in yet.
+#[derive(Clone)]
+struct Backlogs {
+    planner: Arc<Backlog>,
+    explainer: Arc<Backlog>,
+}
+
+impl Backlogs {
+    fn new() -> Self {
+        let planner = Arc::new(Backlog::new(REPORTED_EVENTS_MAX));
+        Self { planner, explainer: Arc::new(Backlog::new(FLEET_CHANGES_MAX)) }
+    }
+
+    fn lengths(&self) -> [QueueLength; 2] {
+        [
+            QueueLength::of("planner_events", &self.planner),
+            QueueLength::of("explainer_changes", &self.explainer),
+        ]
+    }
+}
+
 /// Sends updates to the catalogue, if there is one.
 #[derive(Clone)]
-struct CatalogSender(Option<Sender<CatalogUpdate>>);
+struct CatalogSender(Option<CatalogUpdateSender>);
 
 impl CatalogSender {
     fn send(&self, update: impl FnOnce() -> CatalogUpdate) {
@@ -459,6 +561,10 @@ impl CatalogSender {
 
     fn is_connected(&self) -> bool {
         self.0.is_some()
+    }
+
+    fn length(&self) -> Option<QueueLength> {
+        self.0.as_ref().map(|sender| QueueLength::of("catalog_events", sender.backlog()))
     }
 }
 

@@ -28,6 +28,7 @@ impl Planner {
     /// Sends the explainer what changed since the last time.
     pub(super) fn update_explainer(&mut self) {
         let update = self.fleet_update();
+        self.explainer_backlog.add(update.changes.len());
         invariant_ok!(
             self.explainer.send(ToExplainer::Changes(update)),
             "explainer_outlives_planner"
@@ -38,6 +39,7 @@ impl Planner {
     /// takes a while.
     pub(super) fn reload_explainer(&mut self, fleet: Box<Fleet>, replaced: Box<FleetReplica>) {
         let update = self.fleet_update();
+        self.explainer_backlog.add(update.changes.len());
         invariant_ok!(
             self.explainer.send(ToExplainer::Fleet(fleet, update, replaced)),
             "explainer_outlives_planner"
@@ -80,11 +82,24 @@ impl Planner {
         self.leave_decision(pending, instances);
     }
 
+    /// Takes a request out of what the planner has under way, or turns it away if too much waits for the
+    /// explainer already.
+    pub(super) fn move_to_explainer(&self, mut pending: PendingPlan) -> Option<PendingPlan> {
+        match pending.admitted.move_to_explainer() {
+            Ok(()) => Some(pending),
+            Err(overload) => {
+                pending.answer(PlaceAnswer::Busy(overload));
+                None
+            }
+        }
+    }
+
     pub(super) fn leave_decision(
         &mut self,
         pending: PendingPlan,
         instances: Vec<Arc<InstanceRequest>>,
     ) {
+        let Some(pending) = self.move_to_explainer(pending) else { return };
         let lane = Lane::of(&pending.job.request);
         let open = OpenDecision { pending, instances };
         self.leave(lane, Task::Decide(Box::new(open)));
@@ -92,6 +107,7 @@ impl Planner {
 
     /// Claims what the explainer chose, if it is still possible: its fleet is a little older.
     pub(super) fn claim_choice(&mut self, mut pending: PendingPlan, choice: ExplainerChoice) {
+        pending.admitted.move_to_planner();
         if let Some(conflict) = self.outdated_defaults(&pending) {
             pending.answer(PlaceAnswer::Contended(conflict));
             return;
@@ -106,7 +122,7 @@ impl Planner {
             pending.outrun += 1;
             // The explainer decides the last tries, and each time the place was gone. It has to end.
             if pending.tries >= 2 * TRIES {
-                pending.answer(PlaceAnswer::Busy);
+                pending.answer_outrun();
                 return;
             }
             self.plan(pending);

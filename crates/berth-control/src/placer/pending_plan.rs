@@ -1,16 +1,49 @@
 //! A request on its way through planner, explainer and ledger.
 
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use berth_engine::{Explanation, InstanceId, NodeId, Notice, Placement, Refusal, Timestamp};
 use berth_ledger::{Basis, Grant, PlannedClaim, Slot};
 
+use super::admission::{Admitted, Overload, OverloadCause};
 use super::slot_assignment::SlotAssignment;
 use super::{Granted, PlaceAnswer, PlaceJob};
+
+/// A request that was let in and is to be planned.
+pub(super) struct QueuedJob {
+    pub(super) job: PlaceJob,
+    /// Since when it waits.
+    pub(super) since: Instant,
+    pub(super) admitted: Admitted,
+    pub(super) presence: CallerPresence,
+}
+
+/// Whether the caller of a request still waits for its answer.
+pub(super) struct CallerPresence(Option<Weak<()>>);
+
+impl CallerPresence {
+    /// A caller that always waits.
+    pub(super) const fn always() -> Self {
+        Self(None)
+    }
+
+    /// A caller that waits as long as something lives that it holds.
+    pub(super) fn while_held(held: &Arc<()>) -> Self {
+        Self(Some(Arc::downgrade(held)))
+    }
+
+    /// Whether the caller disconnected, or gave up.
+    pub(super) fn is_gone(&self) -> bool {
+        self.0.as_ref().is_some_and(|held| held.strong_count() == 0)
+    }
+}
 
 /// A request that is being placed, and what was found out about it so far.
 pub(super) struct PendingPlan {
     pub(super) job: PlaceJob,
+    pub(super) admitted: Admitted,
+    pub(super) presence: CallerPresence,
     /// The instances that were claimed in memory.
     pub(super) claimed: Vec<InstanceId>,
     /// Nodes whose rules the plan is expected to raise.
@@ -50,9 +83,13 @@ pub(super) struct PendingPlan {
 }
 
 impl PendingPlan {
-    pub(super) fn new(job: PlaceJob, since: Instant) -> Self {
+    pub(super) fn new(queued: QueuedJob, since: Instant) -> Self {
+        let QueuedJob { job, since: _, mut admitted, presence } = queued;
+        admitted.begin();
         Self {
             job,
+            admitted,
+            presence,
             claimed: Vec::new(),
             raised: Vec::new(),
             tries: 0,
@@ -83,12 +120,21 @@ impl PendingPlan {
 
     /// Answers the caller that it is granted.
     pub(super) fn granted(self, grant: Grant) {
-        let Self { job, left_out, notices, explanation, .. } = self;
+        let Self { job, left_out, notices, explanation, admitted, .. } = self;
+        // Before the caller can send the next one.
+        drop(admitted);
         (job.reply)(PlaceAnswer::Granted(Granted { grant, left_out, notices, explanation }));
+    }
+
+    /// Answers the caller that whatever place was found was gone each time.
+    pub(super) fn answer_outrun(self) {
+        let overload = Overload { cause: OverloadCause::Outrun, retry_after_s: 1 };
+        self.answer(PlaceAnswer::Busy(overload));
     }
 
     /// Answers the caller otherwise.
     pub(super) fn answer(self, answer: PlaceAnswer) {
+        drop(self.admitted);
         (self.job.reply)(answer);
     }
 }

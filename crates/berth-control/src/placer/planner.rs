@@ -17,12 +17,13 @@ use super::explainer::{LimitedRequest, Task, ToExplainer};
 use super::follow::{AfterPass, ParkedWork, SealedTombstones};
 use super::log_reader::LogReaderHandle;
 use super::offload::is_left_to_the_explainer;
-use super::pending_plan::{PendingPlan, notices_of, raised_by};
+use super::pending_plan::{PendingPlan, QueuedJob, notices_of, raised_by};
 use super::preemption::claiming_op;
 use super::recording::refuse_by_limit;
 use super::turns::{Lane, Turns};
-use super::{CatalogSender, Clock, Message, PlaceAnswer, PlaceJob, tick};
+use super::{CatalogSender, Clock, Message, PlaceAnswer, tick};
 use crate::applied_from_log::AppliedFromLog;
+use crate::backlog::{Backlog, BacklogReceiver};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::Metrics;
@@ -72,8 +73,12 @@ pub(super) struct Planner {
     pub(super) sealed: Option<SealedTombstones>,
     pub(super) seals: u64,
     /// Requests that were taken and not planned yet.
-    turns: Turns<(PlaceJob, Instant)>,
+    turns: Turns<QueuedJob>,
     pub(super) explainer: Sender<ToExplainer>,
+    /// Changes that the explainer has not taken in yet.
+    pub(super) explainer_backlog: Arc<Backlog>,
+    /// Reports of commits that wait here.
+    reports: BacklogReceiver,
     /// The policy that the explainer has, by hash.
     pub(super) explainer_policy: String,
     stopping: bool,
@@ -102,6 +107,7 @@ impl Planner {
         explainer: Sender<ToExplainer>,
         log_reader: LogReaderHandle,
         catalog_sender: CatalogSender,
+        backlogs: super::Backlogs,
         options: &super::PlacerOptions,
     ) -> Self {
         let explainer_policy = replica.engine().policy().hash().to_string();
@@ -122,8 +128,10 @@ impl Planner {
             parked: Vec::new(),
             sealed: None,
             seals: 0,
-            turns: Turns::new(options.tenant_queue),
+            turns: Turns::new(),
             explainer,
+            explainer_backlog: backlogs.explainer,
+            reports: BacklogReceiver(backlogs.planner),
             explainer_policy,
             stopping: false,
         }
@@ -145,9 +153,16 @@ impl Planner {
             }
             // The ledger starts on these plans while the next are being made.
             for _ in 0..CHUNK {
-                let Some((job, since)) = self.turns.pop() else { break };
-                self.timed("queued", since);
-                self.guarded(|planner| planner.plan(PendingPlan::new(job, tick())));
+                let Some(queued) = self.turns.pop() else { break };
+                self.timed("queued", queued.since);
+                if queued.presence.is_gone() {
+                    // The caller sends it again if the outcome matters: nothing was done for it.
+                    if let Some(metrics) = &self.metrics {
+                        metrics.abandoned();
+                    }
+                    continue;
+                }
+                self.guarded(|planner| planner.plan(PendingPlan::new(queued, tick())));
             }
             self.ledger.submit(self.outgoing.drain(..));
             if self.replica.engine().fleet().recorded_changes() >= CHANGES {
@@ -168,23 +183,24 @@ impl Planner {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Place(job, since) => {
-                let (lane, cost) = (Lane::of(&job.request), job.request.instances.len());
-                if let Err((job, _)) = self.turns.push(lane, cost, (job, since)) {
-                    if let Some(metrics) = &self.metrics {
-                        metrics.limited("planner");
-                    }
-                    (job.reply)(PlaceAnswer::Busy);
-                }
+            Message::Place(queued) => {
+                let request = &queued.job.request;
+                self.turns.push(Lane::of(request), request.instances.len(), *queued);
             }
             Message::Answered(pending, answer) => self.answered(*pending, answer),
             Message::Chosen(pending, choice) => self.claim_choice(*pending, *choice),
-            Message::PlanAgain(pending) => self.plan(*pending),
+            Message::PlanAgain(mut pending) => {
+                pending.admitted.move_to_planner();
+                self.plan(*pending);
+            }
             // The explainer waits for the fleet that comes with it.
             Message::ExplainerPanicked => self.log_reader.request_reload(),
             Message::Move(moving) => self.plan_move(*moving),
             Message::MoveAnswered(moving, answer) => self.move_answered(*moving, answer),
-            Message::Committed(report) => self.apply_report(&report),
+            Message::Committed(report) => {
+                self.reports.0.remove(super::size_of_report(&report));
+                self.apply_report(&report);
+            }
             Message::CatchUp(reached) => self.park(false, AfterPass::CatchUp(reached)),
             Message::Inspect(look) => look(&mut self.replica),
             Message::Query(query) => self.leave(Lane::Internal, Task::Query(query)),
@@ -496,6 +512,7 @@ impl Planner {
                 for id in claimed {
                     self.replica.take_back(id);
                 }
+                let Some(pending) = self.move_to_explainer(pending) else { return };
                 let lane = Lane::of(&pending.job.request);
                 let limited = LimitedRequest { pending, plan, by, basis };
                 self.leave(lane, Task::Limit(Box::new(limited)));

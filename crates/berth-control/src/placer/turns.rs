@@ -20,16 +20,26 @@ pub(super) const QUANTUM: usize = 16;
 pub(super) enum Lane {
     /// Reconcilers, the queue of waiting requests, and what operators look up.
     Internal,
-    /// What a tenant asked for, or somebody on its behalf.
+    /// What a tenant asked for.
     Tenant(Text),
+    /// What operators asked for on behalf of a tenant: they do not wait for the tenant's own requests.
+    Operator(Text),
 }
 
 impl Lane {
     pub(super) fn of(request: &PlaceRequest) -> Self {
-        if request.quiet || request.by.is_none() {
-            return Self::Internal;
+        // A request that preempts is quiet, since its refusal was explained before.
+        let is_retry = request.quiet && request.preemption.is_none();
+        match &request.by {
+            Some(by) if !is_retry => Self::of_caller(&request.tenant, by.is_tenant),
+            _ => Self::Internal,
         }
-        Self::Tenant(Text::clone(&request.tenant))
+    }
+
+    /// The line of requests for a tenant, by whether it sends them itself.
+    pub(super) fn of_caller(tenant: &Text, is_tenant: bool) -> Self {
+        let tenant = Text::clone(tenant);
+        if is_tenant { Self::Tenant(tenant) } else { Self::Operator(tenant) }
     }
 }
 
@@ -44,30 +54,25 @@ pub(super) struct Turns<T> {
     lines: FxHashMap<Lane, Line<T>>,
     /// Lanes with jobs; the first one's turn it is.
     order: VecDeque<Lane>,
-    /// Most jobs of a lane.
-    limit: usize,
 }
 
 impl<T> Turns<T> {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { lines: FxHashMap::default(), order: VecDeque::new(), limit }
+    pub(super) fn new() -> Self {
+        Self { lines: FxHashMap::default(), order: VecDeque::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Puts a job at the end of its line, or gives it back if a tenant's line is full.
-    pub(super) fn push(&mut self, lane: Lane, cost: usize, job: T) -> Result<(), T> {
+    /// Puts a job at the end of its line. How long lines are is limited where jobs are let in
+    /// (`admission`).
+    pub(super) fn push(&mut self, lane: Lane, cost: usize, job: T) {
         let line = self.lines.entry(lane.clone()).or_insert_with(|| {
             self.order.push_back(lane.clone());
             Line { jobs: VecDeque::new(), credit: QUANTUM }
         });
-        if line.jobs.len() >= self.limit && lane != Lane::Internal {
-            return Err(job);
-        }
         line.jobs.push_back((cost, job));
-        Ok(())
     }
 
     /// The next job.
@@ -132,9 +137,9 @@ mod tests {
 
     #[test]
     fn one_tenant_is_served_in_the_order_of_its_requests() {
-        let mut turns = Turns::new(100);
+        let mut turns = Turns::new();
         for number in 0..50 {
-            assert!(turns.push(tenant("a"), 1 + number % 40, number).is_ok());
+            turns.push(tenant("a"), 1 + number % 40, number);
         }
         assert_eq!(all(&mut turns), (0..50).collect::<Vec<_>>());
         assert!(turns.is_empty());
@@ -142,23 +147,23 @@ mod tests {
 
     #[test]
     fn a_tenant_waits_for_one_quantum_of_each_other_however_many_jobs_they_have() {
-        let mut turns = Turns::new(10_000);
+        let mut turns = Turns::new();
         for number in 0..5_000 {
-            assert!(turns.push(tenant("flood"), 1, ("flood", number)).is_ok());
+            turns.push(tenant("flood"), 1, ("flood", number));
         }
-        assert!(turns.push(tenant("late"), 1, ("late", 0)).is_ok());
+        turns.push(tenant("late"), 1, ("late", 0));
         let place = all(&mut turns).iter().position(|(name, _)| *name == "late");
         assert_eq!(place, Some(QUANTUM));
     }
 
     #[test]
     fn large_batches_get_no_more_instances_than_single_requests_do() {
-        let mut turns = Turns::new(10_000);
+        let mut turns = Turns::new();
         for number in 0..20 {
-            assert!(turns.push(tenant("batches"), 160, ("batches", number)).is_ok());
+            turns.push(tenant("batches"), 160, ("batches", number));
         }
         for number in 0..3_200 {
-            assert!(turns.push(tenant("singles"), 1, ("singles", number)).is_ok());
+            turns.push(tenant("singles"), 1, ("singles", number));
         }
         let served = all(&mut turns);
         for end in (200..served.len()).step_by(100) {
@@ -173,23 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_turns_its_own_tenant_away_and_no_other() {
-        let mut turns = Turns::new(2);
-        assert!(turns.push(tenant("a"), 1, 1).is_ok());
-        assert!(turns.push(tenant("a"), 1, 2).is_ok());
-        assert_eq!(turns.push(tenant("a"), 1, 3), Err(3));
-        assert!(turns.push(tenant("b"), 1, 4).is_ok());
-        for number in 0..10 {
-            assert!(turns.push(Lane::Internal, 1, number).is_ok(), "own work is never turned away");
-        }
-    }
-
-    #[test]
     fn alike_jobs_are_taken_out_of_one_line_and_the_rest_keep_their_order() {
-        let mut turns = Turns::new(100);
+        let mut turns = Turns::new();
         for number in 0..10 {
-            assert!(turns.push(tenant("a"), 1, number).is_ok());
-            assert!(turns.push(tenant("b"), 1, number + 100).is_ok());
+            turns.push(tenant("a"), 1, number);
+            turns.push(tenant("b"), 1, number + 100);
         }
         let even = turns.take_alike(&tenant("a"), 3, |job| job % 2 == 0);
         assert_eq!(even, [0, 2, 4]);

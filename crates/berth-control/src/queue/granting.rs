@@ -25,7 +25,7 @@ use crate::state::ticket_order as order;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Most tickets tried in one pass, so that a long queue does not delay new requests.
-const MAX_PER_PASS: usize = 128;
+pub(crate) const MAX_PER_PASS: usize = 128;
 
 /// Tickets that are closed at once when their deadlines pass.
 const CLOSED_AT_ONCE: usize = 256;

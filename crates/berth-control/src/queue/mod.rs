@@ -7,7 +7,7 @@ mod granting;
 mod place;
 mod tickets;
 
-pub(crate) use granting::TicketGranter;
+pub(crate) use granting::{MAX_PER_PASS as TICKETS_PER_PASS, TicketGranter};
 pub use place::{Outcome, place};
 pub use tickets::{EnqueueResult, TicketError, cancel, enqueue, find};
 

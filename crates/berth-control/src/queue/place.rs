@@ -187,7 +187,7 @@ pub(super) async fn try_waiting(
         Ok(prepared) => prepared,
         Err(error) => return Attempt::Never(error.into_problem()),
     };
-    let by = Actor { name: Text::from(actor), origin: Text::from(origin) };
+    let by = Actor { name: Text::from(actor), origin: Text::from(origin), is_tenant: true };
     let answer = decide(control, &prepared, Some(by), quiet).await;
     if let PlaceAnswer::Unknown(error) = answer {
         return Attempt::Unknown(error);

@@ -26,6 +26,7 @@ use crate::error::StartError;
 pub use crash_records::CrashRecords;
 pub use degradations::Degradations;
 pub(crate) use node_liveness::NodeLiveness;
+pub(crate) use permits::MAX_CACHED as PERMITS_CACHED;
 pub use permits::{PermitSigner, Permits};
 pub use refused_reports::RefusedReports;
 pub use tickets::{Queue, TicketPage, TicketRecord};

@@ -31,7 +31,7 @@ impl Permits {
 }
 
 /// Instances that are remembered; then all are forgotten, which costs nothing but freshness.
-const MAX_CACHED: usize = 1 << 20;
+pub(crate) const MAX_CACHED: usize = 1 << 20;
 
 /// The last answer for each instance. A request that changes nothing makes no event, so only the
 /// server that answered it knows its sequence number and load.

@@ -20,5 +20,5 @@ pub(crate) use availability::{CallerMembers, StopPermit};
 pub use members::{HostContext, Hosts, claims, desired};
 pub use plan::plan_all;
 pub(crate) use preemption::{PreemptionLimit, preemption_limit};
-pub(crate) use reconciler::WorkloadReconciler;
 pub use reconciler::remove_workload;
+pub(crate) use reconciler::{MAX_PER_PASS as MEMBERS_PER_PASS, WorkloadReconciler};

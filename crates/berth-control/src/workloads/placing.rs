@@ -149,7 +149,7 @@ pub(super) async fn await_outcome(answer: impl Future<Output = PlaceAnswer>) -> 
             );
             PlaceOutcome::Retry
         }
-        PlaceAnswer::Busy => PlaceOutcome::Retry,
+        PlaceAnswer::Busy(_) => PlaceOutcome::Retry,
         PlaceAnswer::NoRoom(refusals) => {
             PlaceOutcome::Refused(refusals.into_iter().next().map(refusal_failure))
         }

@@ -46,7 +46,7 @@ const RECORD_EVERY: Duration = Duration::from_secs(300);
 const MAX_EXPLAINED: usize = 32;
 
 /// Members placed in one pass.
-const MAX_PER_PASS: usize = 1024;
+pub(crate) const MAX_PER_PASS: usize = 1024;
 
 /// A workload some of whose members have no room.
 struct WaitingWorkload {

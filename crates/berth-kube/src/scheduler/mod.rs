@@ -41,6 +41,7 @@ use crate::probes::Probes;
 use crate::wire::WireListener;
 pub use benchmark::{BenchmarkResult, run_benchmark};
 use drain::DrainTracker;
+pub(crate) use executor::EVENTS_MAX;
 use executor::{ApiExecutor, Limits};
 pub use explain::{ExplainError, as_json, as_text, explain_once};
 use informers::{Informers, KINDS};
@@ -51,7 +52,7 @@ use metrics::Metrics;
 use queue::Moment;
 
 /// Messages that may wait for the core before senders have to wait.
-const INBOX_CAPACITY: usize = 8_192;
+pub(crate) const INBOX_CAPACITY: usize = 8_192;
 
 /// Options of the scheduler.
 pub struct Options {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const RETRY_DELAY: Duration = Duration::from_secs(600);
 
 /// Most events that are remembered.
-const REMEMBERED_MAX: usize = 10_000;
+pub(crate) const REMEMBERED_MAX: usize = 10_000;
 
 /// Publishes events on workloads.
 pub(super) struct WorkloadEvents {

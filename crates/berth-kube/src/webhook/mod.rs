@@ -53,10 +53,13 @@ use rebuild::Rebuilder;
 use server::Certificate;
 use slot_reconciler::{ReconcilerParts, SlotReconciler};
 
+pub(crate) use events::REMEMBERED_MAX;
+pub(crate) use server::BODY_BYTES_MAX;
 pub use settings::{
     FailurePolicy, InstallOptions, InvalidOption, NodeLabel, OnChange, OnError, OnInvalid, Options,
     RebuildOptions, SelfSignedTls, TlsSource, WebhookAddress,
 };
+pub(crate) use slot_reconciler::WORKERS;
 pub use slot_store::OpenError;
 pub use tls::TlsError;
 

@@ -27,7 +27,7 @@ use super::review;
 use crate::http_server::{self, Limits};
 
 /// The API server accepts objects up to about 3 MiB; a review contains one, escaped.
-const BODY_BYTES_MAX: usize = 8 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Timeout of a TLS handshake, and of reading a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The API server keeps idle connections for a while; requests may finish after the stop.

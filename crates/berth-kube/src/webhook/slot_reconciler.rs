@@ -28,7 +28,7 @@ use super::settings::NodeLabel;
 use super::slot_store::{SlotClaim, SlotRequest, SlotResult, SlotStore, SlotStoreError};
 
 /// Workers; tasks for one pod always go to the same one.
-const WORKERS: usize = 16;
+pub(crate) const WORKERS: usize = 16;
 
 /// The delay before a failed task is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -229,7 +229,7 @@ impl SlotStore {
                     }
                     _ => tokio::time::sleep(Duration::from_millis(5 * u64::from(tried))).await,
                 },
-                PlaceAnswer::Busy => {
+                PlaceAnswer::Busy(_) => {
                     tokio::time::sleep(Duration::from_millis(5 * u64::from(tried))).await;
                 }
                 PlaceAnswer::Invalid(invalid) => {

@@ -53,7 +53,10 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("nodes", "Heartbeats of agents."),
     ("tenants", "The removal of tenants."),
     ("queue", "Requests that wait for capacity."),
-    ("limits", "What one tenant may ask for. Tokens of operators and admins are not limited."),
+    (
+        "limits",
+        "What one tenant may ask for in a time, and how much may be under way at once. Rates do not limit tokens of operators and admins.",
+    ),
     ("retention", "What the ledger keeps, and for how long."),
     ("loops", "Intervals of background loops."),
     ("evacuation", "Checks whether nodes can be evacuated."),
@@ -427,8 +430,24 @@ pub static KEYS: &[Key] = &[
         Kind::Count(1, 10_000_000),
         "4096",
         start,
-        "Requests of one tenant that may wait for the planner, and as many for the explainer. Tenants take turns; further requests are refused with `tenant_busy`.",
-        |config, value| config.planner_queue = value.number()
+        "Requests of one tenant that may wait for the planner, and as many for the explainer. Tenants take turns; further requests are refused with `tenant_busy`. What operators ask for on behalf of a tenant counts apart from what it asks for itself.",
+        |config, value| config.claim_path.planner_queue = value.number()
+    ),
+    key!(
+        "limits.in_flight",
+        Kind::Count(0, 10_000_000),
+        "20000",
+        start,
+        "Instances of all tenants' requests that may be under way, and as many that may wait for the explainer. A tenant that is alone may fill four fifths, and heavy ones share it; who asks for more gets 429 `tenant_busy`, and when all together fill it, 503 `overloaded`. 0: no limit.",
+        |config, value| config.claim_path.in_flight = value.number()
+    ),
+    key!(
+        "limits.queue_delay",
+        Kind::Duration(0, 3600 * SECOND),
+        "500ms",
+        start,
+        "How long placements should wait at most. Once most of them take longer, fewer instances than `limits.in_flight` may be under way: as many as are served in that time. 0s: as long as it takes.",
+        |config, value| config.claim_path.queue_delay = value.duration()
     ),
     key!(
         "retention.events",

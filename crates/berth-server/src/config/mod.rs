@@ -48,14 +48,25 @@ pub struct Config {
     pub maintenance: MaintenanceConfig,
     /// How often events of other servers are polled.
     pub follow_every: Duration,
-    /// Most requests of one tenant that may wait for the planner.
-    pub planner_queue: usize,
+    /// How much may be under way on the claim path.
+    pub claim_path: ClaimPathLimits,
     /// Logs and traces.
     pub telemetry: TelemetryConfig,
     /// The policy of a new ledger: a name or a file.
     pub policy: String,
     /// A policy that is put in force whenever its file changes.
     pub policy_file: Option<PathBuf>,
+}
+
+/// How much may be under way on the claim path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClaimPathLimits {
+    /// Most requests of one tenant that may wait for the planner, and as many for the explainer.
+    pub planner_queue: usize,
+    /// Most instances of all tenants that may be under way; zero: any number.
+    pub in_flight: usize,
+    /// How long placements should wait at most; zero: as long as it takes.
+    pub queue_delay: Duration,
 }
 
 /// The server itself.

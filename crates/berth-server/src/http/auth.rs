@@ -80,7 +80,9 @@ pub(crate) async fn authenticate(
         (_, Some(caller)) if is_open => drop(request.extensions_mut().insert(caller)),
         (_, None) if is_open => {}
         (Access::Roles(roles), Some(caller)) if roles.contains(&caller.role) => {
-            if let Err(error) = admit_change(&state, &caller, request.method(), path) {
+            if let Err(error) = check_load(&state, &caller, request.method(), path)
+                .and_then(|()| admit_change(&state, &caller, request.method(), path))
+            {
                 return error.into_response();
             }
             request.extensions_mut().insert(caller);
@@ -92,6 +94,19 @@ pub(crate) async fn authenticate(
         (_, None) => return unauthenticated(path, refused),
     }
     next.run(request).await
+}
+
+/// Turns a placement away before its body is read, if it would be turned away afterwards.
+fn check_load(
+    state: &AppState,
+    caller: &Caller,
+    method: &Method,
+    path: &str,
+) -> Result<(), ApiError> {
+    match *method == Method::POST && path == "/v1/placements" {
+        true => Ok(state.control.check_admission(caller)?),
+        false => Ok(()),
+    }
 }
 
 /// Turns a tenant away that has left too much in the log, unless it reads or gives something back.

@@ -24,6 +24,8 @@ use crate::problem::ApiError;
 use crate::state::AppState;
 
 pub use auth::{CertifiedNode, OverTls};
+/// Pieces of an export that may wait for a slow reader.
+pub(crate) const PIECES_WAITING: usize = routes::PIECES_WAITING;
 pub(crate) use auth::{caller, from as caller_from};
 pub use openapi::openapi;
 pub use same_origin::ServedAt;

@@ -203,6 +203,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Do what the tasks of the node say, and report again.",
     ),
     (
+        "overloaded",
+        "More is under way than can be served in time, of all tenants together, or too much waits for the database. Nothing was done for this request.",
+        "Send it again with the same request id when Retry-After has passed; an operator sees what is full in berth_queue_length.",
+    ),
+    (
         "place_left",
         "An earlier migration still holds a claim on another node.",
         "It is released when the agent confirms it, or when the node is lost; an operator may \
@@ -282,7 +287,7 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
     (
         "tenant_busy",
-        "Too many requests of this tenant wait to be planned, too many explanations are being derived, or every place that was found was gone when it was to be claimed.",
+        "This tenant has more requests under way than its share, too many explanations are being derived, or every place that was found was gone when it was to be claimed.",
         "Send the request again with the same request id after a moment, and fewer at a time.",
     ),
     (

@@ -23,6 +23,9 @@ use super::stall::{TimedBody, TimedStream};
 use super::{ConnectionLimits, Shared, Stop};
 use crate::http::{CertifiedNode, OverTls, ServedAt};
 
+/// Requests of one HTTP/2 connection that may be under way; further ones wait at the client.
+pub(crate) const STREAMS_MAX: u32 = 100;
+
 /// How often an idle HTTP/2 client is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
@@ -141,6 +144,7 @@ where
     let io = TokioIo::new(TimedStream::new(stream, limits.stall_timeout));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(limits.stall_timeout)
         .serve_connection(io, service);

@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use connection::STREAMS_MAX;
 pub use self_signed::{Authority, CertificateError};
 pub use tls::{Tls, TlsError, TlsFiles};
 
@@ -77,7 +78,7 @@ pub struct Server {
 }
 
 /// Connections that the system holds for us until they are taken.
-const BACKLOG: u32 = 4096;
+pub(crate) const BACKLOG: u32 = 4096;
 
 impl Server {
     /// Takes the addresses.

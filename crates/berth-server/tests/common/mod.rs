@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "every test binary uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+pub(crate) mod held_planner;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,6 +13,18 @@ pub(super) struct HttpConnection {
     read: Vec<u8>,
     /// When it was made.
     pub(super) since: Instant,
+    /// When the last answer asks to come again, in seconds; 0 if it does not.
+    pub(super) retry_after_s: u32,
+}
+
+/// The head of an answer.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    status: u16,
+    /// Where the body starts, and how long it is.
+    body: usize,
+    length: usize,
+    retry_after_s: u32,
 }
 
 impl HttpConnection {
@@ -20,14 +32,15 @@ impl HttpConnection {
     pub(super) async fn connect(address: &str) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.context("failed to connect")?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::with_capacity(1024), since: Instant::now() })
+        let (read, since) = (Vec::with_capacity(1024), Instant::now());
+        Ok(Self { stream, read, since, retry_after_s: 0 })
     }
 
     /// Sends a request as it is and waits for its answer: status and body.
     pub(super) async fn send(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
         self.stream.write_all(request).await?;
         self.read.clear();
-        let (status, body, length) = loop {
+        let Head { status, body, length, retry_after_s } = loop {
             self.read_more().await?;
             if let Some(head) = head(&self.read)? {
                 break head;
@@ -36,6 +49,7 @@ impl HttpConnection {
         while self.read.len() < body + length {
             self.read_more().await?;
         }
+        self.retry_after_s = retry_after_s;
         Ok((status, &self.read[body..body + length]))
     }
 
@@ -47,29 +61,34 @@ impl HttpConnection {
     }
 }
 
-/// The status, the start of the body and its length; none until the head is complete.
-fn head(read: &[u8]) -> anyhow::Result<Option<(u16, usize, usize)>> {
+/// The head; none until it is complete.
+fn head(read: &[u8]) -> anyhow::Result<Option<Head>> {
     let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let head = str::from_utf8(&read[..end])?;
     let mut lines = head.split("\r\n");
     let status = lines.next().and_then(|line| line.split(' ').nth(1));
     let status = status.with_context(|| format!("no status in {head:?}"))?.parse()?;
-    let length = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
-    });
-    Ok(Some((status, end + 4, length.with_context(|| format!("no length in {head:?}"))?)))
+    let number = |wanted: &str| {
+        lines.clone().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(wanted).then(|| value.trim().parse::<usize>().ok())?
+        })
+    };
+    let length = number("content-length").with_context(|| format!("no length in {head:?}"))?;
+    let retry_after_s = number("retry-after").unwrap_or(0).try_into().unwrap_or(u32::MAX);
+    Ok(Some(Head { status, body: end + 4, length, retry_after_s }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::head;
+    use super::{Head, head};
 
     #[test]
     fn a_head_is_read_once_it_is_whole() {
-        let whole = b"HTTP/1.1 409 Conflict\r\nContent-Length: 12\r\nx: y\r\n\r\n{";
+        let whole = b"HTTP/1.1 429 Busy\r\nretry-after: 2\r\nContent-Length: 12\r\nx: y\r\n\r\n{";
         assert_eq!(head(&whole[..whole.len() - 3]).ok(), Some(None));
-        assert_eq!(head(whole).ok(), Some(Some((409, whole.len() - 1, 12))));
+        let expected = Head { status: 429, body: whole.len() - 1, length: 12, retry_after_s: 2 };
+        assert_eq!(head(whole).ok(), Some(Some(expected)));
         assert!(head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
 }

@@ -28,6 +28,8 @@ mod policies;
 mod policies_live;
 mod pools;
 mod queue;
+#[cfg(test)]
+mod queues;
 mod quotas;
 mod rebalance;
 #[cfg(test)]

@@ -118,7 +118,9 @@ impl ServerResources {
         let mut placer = PlacerOptions::new(policy(&config.policy)?);
         placer.ledger = config.ledger;
         placer.follow_every = config.follow_every;
-        placer.tenant_queue = config.planner_queue;
+        placer.tenant_queue = config.claim_path.planner_queue;
+        placer.in_flight = config.claim_path.in_flight;
+        placer.queue_delay = config.claim_path.queue_delay;
         let options = ControlOptions {
             backend: self.backend.clone(),
             placer,

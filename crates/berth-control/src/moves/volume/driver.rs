@@ -230,7 +230,7 @@ impl Step<'_> {
                 tracing::debug!(?why, instance = %stopped.request.id, "stopped instance cannot be restarted yet");
                 Ok(())
             }
-            PlaceAnswer::Contended(_) | PlaceAnswer::Busy => Ok(()),
+            PlaceAnswer::Contended(_) | PlaceAnswer::Busy(_) => Ok(()),
             PlaceAnswer::Refused(by, _) => Err(ControlError::from(&by)),
             PlaceAnswer::Invalid(invalid) => Err(ControlError::invalid(invalid.to_string())),
             PlaceAnswer::Unknown(error) => Err(error.into()),

@@ -33,7 +33,7 @@ use crate::scheduler::metrics::Metrics;
 /// The length limit of an event's note, in bytes.
 const NOTE_BYTES_MAX: usize = 1_024;
 /// Most events that wait to be written.
-const EVENTS_MAX: usize = 50_000;
+pub(crate) const EVENTS_MAX: usize = 50_000;
 /// Concurrent writes.
 const CONCURRENT_WRITES: usize = 16;
 /// Timeout of one write.

@@ -25,6 +25,7 @@ use super::messages::{Action, ActionResult, Message};
 use super::metrics::Metrics;
 use crate::client::backoff_delay;
 use crate::leader_election::Leadership;
+pub(crate) use event_recorder::EVENTS_MAX;
 use event_recorder::EventRecorder;
 pub(crate) use failure::ApiFailure;
 

@@ -22,6 +22,8 @@ mod tenants;
 mod tokens;
 mod workloads;
 
+pub(super) use state::WAITING as PIECES_WAITING;
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;

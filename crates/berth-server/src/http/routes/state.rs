@@ -22,7 +22,7 @@ use berth_control::debug;
 const PIECE: usize = 64 << 10;
 
 /// Pieces that may wait for a slow reader.
-const WAITING: usize = 4;
+pub(in crate::http) const WAITING: usize = 4;
 
 type Piece = Result<Bytes, std::io::Error>;
 

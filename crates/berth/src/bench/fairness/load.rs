@@ -15,6 +15,7 @@ pub(super) enum Flood {
     Batches { count: u32 },
 }
 
+#[derive(Clone)]
 pub(super) struct Load {
     pub(super) address: String,
     pub(super) token: String,
@@ -130,7 +131,7 @@ impl Load {
         }
     }
 
-    fn request(&self, body: &str) -> String {
+    pub(super) fn request(&self, body: &str) -> String {
         format!(
             "POST /v1/placements HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

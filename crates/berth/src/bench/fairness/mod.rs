@@ -2,8 +2,10 @@
 //!
 //! One tenant places single instances. First it is alone; then clients of another tenant ask for
 //! instances that no node can take, one at a time; then for batches that a rule about racks makes
-//! impossible. What counts is the ratio of the first tenant's latencies, within one run.
+//! impossible; then thousands of clients come, of one tenant and of many. What counts is the ratio of the first
+//! tenant's latencies, within one run.
 
+mod crowd;
 mod load;
 mod report;
 
@@ -15,6 +17,7 @@ use berth_engine::{Amounts, NodeFacts};
 use clap::Args;
 
 use super::server::Server;
+use crowd::{Crowd, CrowdMeasurements};
 use load::{Flood, Load};
 use report::{Phase, Report};
 
@@ -30,6 +33,12 @@ pub(crate) struct FairnessBench {
     /// Clients of the tenant that asks for impossible things.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     flooders: u16,
+    /// Clients of the crowd, whose requests are mostly refused; 0: no crowd.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u16).range(0..=20_000))]
+    crowd: u16,
+    /// Whether the crowd comes again at once when it is turned away, instead of as it was asked to.
+    #[arg(long)]
+    impatient: bool,
     /// Duration of each phase, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
@@ -79,12 +88,23 @@ impl FairnessBench {
         let alone = load.run(0, 1, Flood::Singles).await?;
         let singles = load.run(self.clients, self.flooders, Flood::Singles).await?;
         let batches = load.run(self.clients, self.flooders, batch).await?;
-        Ok(Report::new(
-            self,
-            &quiet,
-            &alone,
-            &[(Phase::ImpossibleSingles, singles), (Phase::ImpossibleBatches, batches)],
-        ))
+        let phases = [(Phase::ImpossibleSingles, singles), (Phase::ImpossibleBatches, batches)];
+        Ok(Report::new(self, &quiet, &alone, &phases, &self.measure_crowds(&load)?))
+    }
+
+    /// A crowd of one tenant, and one in which everybody is a tenant.
+    fn measure_crowds(&self, load: &Load) -> anyhow::Result<Vec<(Crowd, CrowdMeasurements)>> {
+        if self.crowd == 0 {
+            return Ok(Vec::new());
+        }
+        crowd::raise_file_limit(self.crowd)?;
+        let crowds = [1, self.crowd].map(|tenants| Crowd {
+            clients: self.crowd,
+            tenants,
+            is_impatient: self.impatient,
+        });
+        let measured = crowds.into_iter().map(|crowd| Ok((crowd, crowd.run(load, self.clients)?)));
+        measured.collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::FairnessBench;
+use super::crowd::{Crowd, CrowdMeasurements};
 use super::load::Measurements;
 use crate::bench::percentile_ms;
 
@@ -29,6 +30,23 @@ pub(super) struct Report {
     refusal_p50_ms: f64,
     refusal_p99_ms: f64,
     phases: Vec<PhaseReport>,
+    crowds: Vec<CrowdReport>,
+}
+
+/// What the first tenant felt of a crowd, and what the crowd was answered.
+#[derive(Serialize)]
+struct CrowdReport {
+    clients: u16,
+    tenants: u16,
+    impatient: bool,
+    p50_ms: f64,
+    p99_ms: f64,
+    p99_ratio: f64,
+    placements_per_s: usize,
+    granted: u64,
+    refused: u64,
+    tenant_busy: u64,
+    overloaded: u64,
 }
 
 #[derive(Serialize)]
@@ -49,6 +67,7 @@ impl Report {
         quiet: &Measurements,
         alone: &Measurements,
         phases: &[(Phase, Measurements)],
+        crowds: &[(Crowd, CrowdMeasurements)],
     ) -> Self {
         let seconds = usize::try_from(bench.seconds.max(1)).unwrap_or(1);
         let quiet_p99_ms = percentile_ms(&quiet.placed_us, (99, 100));
@@ -65,6 +84,22 @@ impl Report {
                 limited: measured.limited,
             }
         });
+        let crowds = crowds.iter().map(|(crowd, measured)| {
+            let p99_ms = percentile_ms(&measured.placed_us, (99, 100));
+            CrowdReport {
+                clients: crowd.clients,
+                tenants: crowd.tenants,
+                impatient: crowd.is_impatient,
+                p50_ms: percentile_ms(&measured.placed_us, (1, 2)),
+                p99_ms,
+                p99_ratio: ratio(p99_ms, quiet_p99_ms),
+                placements_per_s: measured.placed_us.len() / seconds,
+                granted: measured.answers.granted,
+                refused: measured.answers.refused,
+                tenant_busy: measured.answers.limited,
+                overloaded: measured.answers.overloaded,
+            }
+        });
         Self {
             nodes: bench.nodes,
             clients: bench.clients,
@@ -76,6 +111,7 @@ impl Report {
             refusal_p50_ms: percentile_ms(&alone.refused_us, (1, 2)),
             refusal_p99_ms: percentile_ms(&alone.refused_us, (99, 100)),
             phases: phases.collect(),
+            crowds: crowds.collect(),
         }
     }
 }
@@ -108,6 +144,23 @@ impl fmt::Display for Report {
                 f,
                 "    {} others' refusals /s, p50 {:.2} ms; {} turned away",
                 phase.refusals_per_s, phase.refusal_p50_ms, phase.limited
+            )?;
+        }
+        for crowd in &self.crowds {
+            let tenants = match crowd.tenants {
+                1 => "1 tenant".to_owned(),
+                tenants => format!("{tenants} tenants"),
+            };
+            writeln!(f, "  a crowd of {} clients, {tenants}", crowd.clients)?;
+            writeln!(
+                f,
+                "    p50 {:.2} ms, p99 {:.2} ms, {} /s: p99 × {:.2}",
+                crowd.p50_ms, crowd.p99_ms, crowd.placements_per_s, crowd.p99_ratio
+            )?;
+            writeln!(
+                f,
+                "    the crowd: {} granted, {} refused, {} × 429, {} × 503",
+                crowd.granted, crowd.refused, crowd.tenant_busy, crowd.overloaded
             )?;
         }
         writeln!(

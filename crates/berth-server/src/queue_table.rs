@@ -1,0 +1,44 @@
+//! The queues of the HTTP layer, for the table in `docs/queues.md`.
+//!
+//! The limits are the constants and settings themselves; nothing is decided here.
+
+use berth_control::queue_table::{QueueRow, QueueSection, RowLimit};
+
+use crate::http::PIECES_WAITING;
+use crate::serve::{BACKLOG, STREAMS_MAX};
+
+/// The rows of the server.
+pub const SECTION: QueueSection = ("Connections", ROWS);
+
+const ROWS: &[QueueRow] = &[
+    QueueRow {
+        name: "connections that the system has made and the server has not taken yet",
+        limit: RowLimit::Fixed(BACKLOG as usize, "connections per address"),
+        at_limit: "the system lets clients wait",
+        metric: "",
+    },
+    QueueRow {
+        name: "open connections, event streams among them",
+        limit: RowLimit::Setting(&["http.max_connections"], "connections, and open files"),
+        at_limit: "503 `too_many_connections` with `Retry-After`; over TLS they are closed",
+        metric: "",
+    },
+    QueueRow {
+        name: "requests under way on one connection: one with HTTP/1.1, with HTTP/2",
+        limit: RowLimit::Fixed(STREAMS_MAX as usize, "requests"),
+        at_limit: "further ones wait at the client",
+        metric: "",
+    },
+    QueueRow {
+        name: "the body of a request",
+        limit: RowLimit::Setting(&["http.body_limit", "http.import_limit"], "bytes"),
+        at_limit: "413 `body_too_large`; while `limits.in_flight` is reached, a placement is refused before its body is read",
+        metric: "",
+    },
+    QueueRow {
+        name: "pieces of an export or a dump that wait for a slow reader",
+        limit: RowLimit::Fixed(PIECES_WAITING, "pieces of 64 KiB"),
+        at_limit: "the export waits; after `http.stall_timeout` it is cut off",
+        metric: "",
+    },
+];
