@@ -53,7 +53,7 @@ use explainer::Explainer;
 use follow::AfterLookup;
 use log_reader::{LoadedFleet, LogPage, LogReader, LogReaderSettings, PassResult};
 use pending_plan::{CallerPresence, ExplainerChoice, PendingPlan, QueuedJob};
-use planner::Planner;
+use planner::{Planner, PlannerLinks};
 use turns::Lane;
 
 pub(crate) use admission::{LEAST_EXPLAINED, LEAST_PLANNED};
@@ -333,16 +333,14 @@ impl Placer {
             metrics: options.metrics.clone(),
             monitor: options.monitor(log_reader::NAME, ThreadWork::ReadsDatabase),
         });
-        let planner = Planner::new(
-            *replica,
-            ledger.clone(),
-            inbox.clone(),
-            to_explainer,
-            reader_handle,
-            catalog_sender.clone(),
-            backlogs.clone(),
-            options,
-        );
+        let links = PlannerLinks {
+            inbox: inbox.clone(),
+            explainer: to_explainer,
+            log_reader: reader_handle,
+            catalog_sender: catalog_sender.clone(),
+            backlogs: backlogs.clone(),
+        };
+        let planner = Planner::new(*replica, ledger.clone(), links, options);
         let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let planning = spawn("planner").spawn(move || planner.run(&outbox))?;
         // These end when the planner is gone.

@@ -21,7 +21,7 @@ use super::pending_plan::{PendingPlan, QueuedJob, notices_of, raised_by};
 use super::preemption::claiming_op;
 use super::recording::refuse_by_limit;
 use super::turns::{Lane, Turns};
-use super::{CatalogSender, Clock, Message, PlaceAnswer, tick};
+use super::{Backlogs, CatalogSender, Clock, Message, PlaceAnswer, tick};
 use crate::applied_from_log::AppliedFromLog;
 use crate::backlog::{Backlog, BacklogReceiver};
 use crate::catalog::CatalogUpdate;
@@ -99,17 +99,23 @@ pub(super) enum PlanOutcome {
     Invalid(InvalidRequest),
 }
 
+/// How the planner reaches other threads, and they it.
+pub(super) struct PlannerLinks {
+    pub(super) inbox: Sender<Message>,
+    pub(super) explainer: Sender<ToExplainer>,
+    pub(super) log_reader: LogReaderHandle,
+    pub(super) catalog_sender: CatalogSender,
+    pub(super) backlogs: Backlogs,
+}
+
 impl Planner {
     pub(super) fn new(
         mut replica: FleetReplica,
         ledger: Ledger,
-        inbox: Sender<Message>,
-        explainer: Sender<ToExplainer>,
-        log_reader: LogReaderHandle,
-        catalog_sender: CatalogSender,
-        backlogs: super::Backlogs,
+        links: PlannerLinks,
         options: &super::PlacerOptions,
     ) -> Self {
+        let PlannerLinks { inbox, explainer, log_reader, catalog_sender, backlogs } = links;
         let explainer_policy = replica.engine().policy().hash().to_string();
         Self {
             replica,
