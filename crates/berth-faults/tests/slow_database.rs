@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_control::{PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
-use berth_faults::{Fixture, Proxy, set_up};
+use berth_faults::{Fixture, Proxy, Stopwatch, set_up};
 use berth_ledger::{Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
 
@@ -112,9 +112,9 @@ fn two_servers_with_late_news_of_each_other_place_everything_once() {
 /// took, in order.
 fn place_for(placer: &Placer, clients: u128, time: Duration, next: &mut u128) -> Vec<Duration> {
     let (sender, answers) = mpsc::channel();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let mut submit = || {
-        let (sender, sent) = (sender.clone(), Instant::now());
+        let (sender, sent) = (sender.clone(), Stopwatch::start());
         let reply = Box::new(move |answer| drop(sender.send((sent.elapsed(), answer))));
         placer.submit(PlaceJob { request: place(*next, 1), reply });
         *next += 1;
