@@ -201,9 +201,18 @@ fn alerts_are_about_metrics_that_there_are() {
             assert!(rule["labels"]["severity"].is_string(), "{alert}");
             for metric in metrics(expression) {
                 let part = PARTS.iter().find(|part| metric.starts_with(&format!("berth_{part}_")));
-                let part = part.unwrap_or_else(|| panic!("{alert}: {metric} is of no part"));
-                let name = metric.strip_prefix(&format!("berth_{part}_")).unwrap();
-                let source = read(&format!("crates/berth-kube/src/{part}/metrics.rs"));
+                // What is of neither part, both have from the control plane.
+                let (prefix, source) = match part {
+                    Some(part) => (
+                        format!("berth_{part}_"),
+                        format!("crates/berth-kube/src/{part}/metrics.rs"),
+                    ),
+                    None => (
+                        "berth_".to_owned(),
+                        "crates/berth-control/src/invariant_metrics.rs".to_owned(),
+                    ),
+                };
+                let (name, source) = (metric.strip_prefix(&prefix).unwrap(), read(&source));
                 let is_there = ["", "_total", "_seconds_bucket", "_seconds"]
                     .iter()
                     .filter_map(|end| name.strip_suffix(end))
