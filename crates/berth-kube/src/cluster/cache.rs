@@ -10,6 +10,7 @@ use k8s_openapi::api::policy::v1 as policy;
 
 use super::engine_types;
 use super::node::Node;
+use super::observed_pod::ObservedPod;
 use super::pod::{Key, Pod};
 use super::pod_affinity::CountChange;
 use super::pod_store::{PodEntry, PodState};
@@ -79,7 +80,7 @@ impl Cluster {
     }
 
     /// Adds or updates a pod, and returns its state.
-    pub fn put_pod(&mut self, pod: &core::Pod) -> PodState {
+    pub fn put_pod(&mut self, pod: &ObservedPod) -> PodState {
         let pod = Arc::new(Pod::read(pod));
         // A pod with the same name and another uid: the deletion of the older one was not reported.
         if let Some(other) = self.pods.by_name(&pod.key).map(|it| Arc::clone(&it.pod.uid))

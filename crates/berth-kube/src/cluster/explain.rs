@@ -292,11 +292,12 @@ fn deleted_pod(uid: &str) -> Refusal {
 
 /// The position of a failure among the filters: those that come last were nearest to fitting.
 fn filter_stage(failure: &FilterFailure) -> usize {
-    const ORDER: [&str; 12] = [
+    const ORDER: [&str; 13] = [
         "node_cordoned",
         "taint_not_tolerated",
         "node_selector_no_match",
         "node_affinity_no_match",
+        "node_feature_missing",
         "pod_anti_affinity",
         "anti_affinity_of_others",
         "pod_affinity",
@@ -348,6 +349,7 @@ fn describe_rule(rule: &str, tally: &RuleTally) -> String {
         "node_selector_no_match" | "node_affinity_no_match" => {
             format!("{nodes} not matching its {rule}")
         }
+        "node_feature_missing" => format!("{nodes} without a feature that it needs"),
         "pod_anti_affinity" => format!("{nodes} violating its pod anti-affinity"),
         "anti_affinity_of_others" => format!("{nodes} violating the anti-affinity of other pods"),
         "pod_affinity" => format!("{nodes} not matching its pod affinity"),
@@ -372,6 +374,10 @@ fn suggest_fix(rule: &str, tally: &RuleTally) -> Option<String> {
         "taint_not_tolerated" => "Add a toleration to the pod, or remove the taint.".to_owned(),
         "node_selector_no_match" | "node_affinity_no_match" => {
             format!("Label a node to match, or relax the pod's {rule}.")
+        }
+        "node_feature_missing" => {
+            "Upgrade a node or enable its feature gate, or remove the field that needs it."
+                .to_owned()
         }
         "no_capacity_pods" => "Add a node, or raise maxPods of the kubelet.".to_owned(),
         code if code.starts_with("no_capacity") => {

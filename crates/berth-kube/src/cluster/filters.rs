@@ -61,10 +61,11 @@ struct NodeCheck<'a> {
 type Filter = fn(NodeCheck<'_>) -> Option<FilterFailure>;
 
 /// Every filter, in order: node facts first, then other pods, then resources.
-const FILTERS: [Filter; 10] = [
+const FILTERS: [Filter; 11] = [
     cordoned,
     taints,
     node_affinity,
+    declared_features,
     anti_affinity,
     others_anti_affinity,
     affinity,
@@ -151,6 +152,13 @@ fn node_affinity(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<Fil
     }
     let text = "no required node affinity term matches".to_owned();
     failure("node-affinity", "node_affinity_no_match", text)
+}
+
+fn declared_features(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<FilterFailure> {
+    let features = &prepared.entry.pod.node_requirements.features;
+    let feature = entry.node.missing_feature(features)?;
+    let text = format!("the node does not declare feature {feature}, which the pod needs");
+    failure("declared-features", "node_feature_missing", text)
 }
 
 fn others_anti_affinity(

@@ -6,6 +6,7 @@
 //! to the byte. Nothing is ever reserved that [`filters::first_failure`] has not accepted.
 
 mod cache;
+mod declared_features;
 pub mod disruption_budgets;
 mod eligibility;
 mod engine_types;
@@ -14,6 +15,7 @@ mod filters;
 mod gangs;
 pub mod node;
 mod node_store;
+pub mod observed_pod;
 pub mod outcome;
 pub mod permits;
 pub mod pod;
@@ -68,6 +70,8 @@ pub struct Settings {
     pub policy: Policy,
     /// How to treat pods without requests and limits.
     pub missing_requests: MissingRequests,
+    /// Fields of a pod's spec that may be ignored although they are unknown.
+    pub ignored_pod_fields: Vec<String>,
 }
 
 /// The state of a cluster: nodes, pods, and what each pod uses.

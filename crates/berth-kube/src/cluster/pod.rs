@@ -9,7 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use rustc_hash::FxHasher;
 use uuid::Uuid;
 
+use super::declared_features;
 use super::node::Toleration;
+use super::observed_pod::ObservedPod;
 use super::resources::{PodRequests, pod_requests};
 use super::selector::{Labels, NodeSelector, Selector, Term};
 
@@ -65,6 +67,8 @@ pub struct NodeRequirements {
     pub nodes: NodeSelector,
     /// Its tolerations.
     pub tolerations: Vec<Toleration>,
+    /// Features that the node has to declare.
+    pub features: Vec<&'static str>,
 }
 
 impl NodeRequirements {
@@ -122,7 +126,7 @@ pub struct Port {
     pub port: i32,
     /// TCP, UDP or SCTP.
     pub protocol: String,
-    /// The address; `0.0.0.0`: all.
+    /// The address; `0.0.0.0`: all. `::` is an address like any other, as in kube-scheduler.
     pub ip: String,
 }
 
@@ -203,6 +207,8 @@ pub struct Pod {
     pub image: Option<String>,
     /// The virtual machine that it runs.
     pub vm: Option<String>,
+    /// Fields of its spec that are unknown and may constrain scheduling.
+    pub unknown_fields: Vec<String>,
     /// Its creation time, in seconds.
     pub created: i64,
     /// Its start time, in seconds.
@@ -212,7 +218,8 @@ pub struct Pod {
 impl Pod {
     /// Reads a pod.
     #[must_use]
-    pub fn read(pod: &core::Pod) -> Self {
+    pub fn read(observed: &ObservedPod) -> Self {
+        let pod = &observed.pod;
         let empty = core::PodSpec::default();
         let (spec, meta) = (pod.spec.as_ref().unwrap_or(&empty), &pod.metadata);
         let status = pod.status.as_ref();
@@ -252,6 +259,7 @@ impl Pod {
             gang: gang(meta),
             image: spec.containers.first().and_then(|it| it.image.clone()),
             vm: labels.get(VM_NAME).cloned(),
+            unknown_fields: observed.unknown_fields.clone(),
             created: seconds(meta.creation_timestamp.as_ref()).unwrap_or(0),
             started: seconds(status.and_then(|it| it.start_time.as_ref())),
             labels: Arc::new(labels),
@@ -314,6 +322,7 @@ fn node_requirements(spec: &core::PodSpec) -> NodeRequirements {
         labels: spec.node_selector.clone().unwrap_or_default().into_iter().collect(),
         nodes: NodeSelector::read(required),
         tolerations: spec.tolerations.iter().flatten().map(Toleration::read).collect(),
+        features: declared_features::required(spec),
     }
 }
 
@@ -393,7 +402,7 @@ fn spread(spec: &core::PodSpec, own: &Labels) -> Vec<Spread> {
                 selector,
                 max_skew: i64::from(it.max_skew),
                 min_domains: i64::from(it.min_domains.unwrap_or(1)),
-                hard: it.when_unsatisfiable == "DoNotSchedule",
+                hard: it.when_unsatisfiable != "ScheduleAnyway",
                 by_affinity: it.node_affinity_policy.as_deref() != Some("Ignore"),
                 by_taints: it.node_taints_policy.as_deref() == Some("Honor"),
             }
@@ -414,7 +423,6 @@ fn ports(spec: &core::PodSpec) -> Vec<Port> {
                 it.clone().filter(|it| !it.is_empty()).unwrap_or_else(|| default.to_owned())
             };
             let ip = text(&it.host_ip, "0.0.0.0");
-            let ip = if ip == "::" { "0.0.0.0".to_owned() } else { ip };
             Some(Port { port, protocol: text(&it.protocol, "TCP"), ip })
         })
         .collect();

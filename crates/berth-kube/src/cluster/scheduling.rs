@@ -205,6 +205,15 @@ impl Cluster {
             );
             return Err(FilterFailure::new("requests", "requests_missing", text));
         }
+        let ignored = &self.settings.ignored_pod_fields;
+        if let Some(field) = pod.unknown_fields.iter().find(|it| !ignored.contains(it)) {
+            let text = format!(
+                "spec.{field} is unknown to this scheduler and may constrain where the pod can run; \
+                 upgrade Berth, remove the field, use another schedulerName, or ignore it with \
+                 --ignore-pod-fields {field}"
+            );
+            return Err(FilterFailure::new("pod-fields", "pod_field_unknown", text));
+        }
         if let Some(claim) = &pod.device_claim {
             let text = format!(
                 "it has resource claim {claim:?}, and this scheduler does not allocate devices; use \

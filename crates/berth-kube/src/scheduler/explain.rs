@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::informers::vm_resource;
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Refusal};
 use crate::cluster::pod::Key;
 use crate::cluster::{Cluster, Settings};
@@ -65,7 +66,7 @@ pub async fn explain_once(
     for vm in list_vms(client).await? {
         cluster.put_vm(&serde_json::to_value(&vm).unwrap_or_default());
     }
-    for it in list_all::<core::Pod>(client).await? {
+    for it in list_all::<ObservedPod>(client).await? {
         cluster.put_pod(&it);
     }
     cluster.explain(pod, now).ok_or_else(|| ExplainError::NoPod(pod.clone()))

@@ -12,6 +12,7 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
 use crate::wire::PermitCall;
@@ -21,7 +22,7 @@ use crate::wire::PermitCall;
 pub(crate) enum Change {
     Node(Box<core::Node>),
     NodeDeleted(Key),
-    Pod(Box<core::Pod>),
+    Pod(Box<ObservedPod>),
     PodDeleted(Key, Arc<str>),
     Namespace(Box<core::Namespace>),
     NamespaceDeleted(Key),
@@ -72,7 +73,7 @@ pub(crate) enum Message {
 #[derive(Debug)]
 pub(crate) enum ActionResult {
     /// The pod changed since the decision, for example it is bound to another node.
-    PodChanged { uid: Arc<str>, pod: Box<core::Pod> },
+    PodChanged { uid: Arc<str>, pod: Box<ObservedPod> },
     /// The pod no longer exists.
     PodDeleted { uid: Arc<str> },
     /// The pod is certainly not bound.

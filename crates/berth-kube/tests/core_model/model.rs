@@ -43,6 +43,7 @@ fn core(policy: &str) -> Cluster {
         scheduler: "berth".to_owned(),
         policy,
         missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
     })
 }
 

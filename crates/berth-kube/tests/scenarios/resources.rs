@@ -110,6 +110,8 @@ fn host_ports_clash_by_number_protocol_and_address() {
         (json!([{"hostPort": 8080, "protocol": "UDP"}]), true),
         (json!([{"hostPort": 8081}, {"hostPort": 8080, "hostIP": "10.0.0.1"}]), false),
         (json!([{"containerPort": 8080}]), true),
+        // As in kube-scheduler, `::` is one address, not all.
+        (json!([{"hostPort": 8080, "hostIP": "::"}]), true),
     ];
     for (ports, free) in cases {
         assert_eq!(fits(&objects, &with("new", &ports)), free, "{ports}");
@@ -212,4 +214,19 @@ fn a_node_that_joins_moves_zone_or_grows_is_used_at_once() {
     assert!(core.nodes_for("second").is_empty());
     core.tell(&node("n2", &moved));
     assert_eq!(core.nodes_for("second"), ["n2"]);
+}
+
+#[test]
+fn the_unspecified_address_of_ipv6_clashes_with_itself_and_with_all_addresses() {
+    let with = |name: &str, ip: &str| {
+        let ports = json!([{"hostPort": 8080, "hostIP": ip}]);
+        pod(name, &json!({"spec": {"containers": [{"name": "main", "ports": ports}]}}))
+    };
+    let there = patched(with("there", "::"), &json!({"spec": {"nodeName": "n1"}}));
+    let objects = [node("n1", &json!({})), there];
+    for (ip, free) in
+        [("::", false), ("0.0.0.0", false), ("", false), ("::1", true), ("10.0.0.1", true)]
+    {
+        assert_eq!(fits(&objects, &with("new", ip)), free, "{ip:?}");
+    }
 }

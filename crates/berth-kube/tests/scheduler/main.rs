@@ -11,6 +11,7 @@ mod gangs;
 mod leadership;
 mod notifications;
 mod permissions;
+mod pod_fields;
 mod preemption;
 mod support;
 mod volumes;

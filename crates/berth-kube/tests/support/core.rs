@@ -37,7 +37,12 @@ impl Core {
     /// The same, and what becomes of pods that do not say what they need.
     pub(crate) fn with(objects: &[Value], missing_requests: MissingRequests) -> Self {
         let policy = Policy::builtin("balanced").expect("a built-in policy");
-        let settings = Settings { scheduler: "berth".to_owned(), policy, missing_requests };
+        let settings = Settings {
+            scheduler: "berth".to_owned(),
+            policy,
+            missing_requests,
+            ignored_pod_fields: Vec::new(),
+        };
         let mut core = Self { cluster: Cluster::new(settings), pods: BTreeMap::new() };
         objects.iter().for_each(|it| core.tell(it));
         core

@@ -81,6 +81,15 @@ pub(crate) struct SchedulingArgs {
         value_name = "WHAT"
     )]
     pub(crate) missing_requests: MissingRequests,
+    /// Fields of a pod's spec to ignore although this version of Berth does not know them, such as
+    /// `placement` or `affinity.rackAffinity`. Without it, pods that have them are refused.
+    #[arg(
+        long,
+        env = "BERTH_KUBE_IGNORE_POD_FIELDS",
+        value_name = "FIELD,…",
+        value_delimiter = ','
+    )]
+    pub(crate) ignore_pod_fields: Vec<String>,
 }
 
 /// How to treat pods without requests and limits.
@@ -105,6 +114,7 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
             MissingRequests::Zero => cluster::MissingRequests::Zero,
             MissingRequests::Refuse => cluster::MissingRequests::Refuse,
         },
+        ignored_pod_fields: args.ignore_pod_fields.clone(),
     })
 }
 

@@ -20,6 +20,7 @@ fn new_core() -> SchedulerCore {
         scheduler: "berth".to_owned(),
         policy: Policy::builtin("balanced").expect("it is built in"),
         missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
     };
     let metrics = Arc::new(Metrics::new(&mut Registry::default()));
     let status = Arc::new(SyncStatus::default());
@@ -148,8 +149,8 @@ fn version_of(name: &str, uid: &str, version: u64, spec: Value) -> Message {
     let Message::Change(Change::Pod(mut pod)) = pod_with(name, "4", spec, json!({})) else {
         unreachable!("it is a pod")
     };
-    pod.metadata.uid = Some(uid.to_owned());
-    pod.metadata.resource_version = Some(version.to_string());
+    pod.pod.metadata.uid = Some(uid.to_owned());
+    pod.pod.metadata.resource_version = Some(version.to_string());
     Message::Change(Change::Pod(pod))
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxHashSet;
 
 use super::{PodRecord, SchedulerCore};
 use crate::cluster::PodState;
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::pod::{Key, Pod};
 use crate::scheduler::queue::{QueueKey, QueueRank};
 use crate::watch::{is_stale, resource_version};
@@ -16,7 +16,8 @@ const STATIC_POD: &str = "kubernetes.io/config.mirror";
 
 impl SchedulerCore {
     /// Adds or updates a pod, unless a newer version is known.
-    pub(super) fn put_pod(&mut self, pod: &core::Pod) {
+    pub(super) fn put_pod(&mut self, observed: &ObservedPod) {
+        let pod = &observed.pod;
         let Some(uid) = pod.metadata.uid.as_deref() else { return };
         let deleted = self.deleted_during_relist.as_ref();
         if self.tombstones.contains(uid) || deleted.is_some_and(|it| it.contains(uid)) {
@@ -30,7 +31,7 @@ impl SchedulerCore {
             return;
         }
         let before = self.cluster.pod(uid).cloned();
-        let state = self.cluster.put_pod(pod);
+        let state = self.cluster.put_pod(observed);
         let uid: Arc<str> = uid.into();
         match self.pods.get_mut(&uid) {
             Some(record) => (record.version, record.state) = (version, state),

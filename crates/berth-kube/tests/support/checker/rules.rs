@@ -61,6 +61,29 @@ pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     if !pod.asks_for(node) {
         found.add("node-affinity", "the pod does not ask for this node".to_owned());
     }
+    for feature in needed_features(&pod.spec).filter(|it| !node.features.contains(*it)) {
+        found.add("features", format!("the node does not declare {feature}"));
+    }
+}
+
+/// Features of the node that follow from a pod's spec.
+fn needed_features(spec: &Value) -> impl Iterator<Item = &'static str> {
+    let all = |kinds: &[&str], under: &'static str| -> Vec<Value> {
+        let containers = kinds.iter().flat_map(|kind| list(spec, kind));
+        containers.flat_map(|it| list(it, under).to_vec()).collect()
+    };
+    let rules = all(&["/containers", "/initContainers"], "/restartPolicyRules");
+    let restarts = rules.iter().any(|it| text(it, "/action") == "RestartAllContainers");
+    let is = |field: &str, value: bool| spec.get(field) == Some(&Value::Bool(value));
+    let users = is("hostNetwork", true) && is("hostUsers", false);
+    let mounts = all(&["/containers", "/initContainers", "/ephemeralContainers"], "/volumeMounts");
+    let options = mounts.iter().any(|it| !list(it, "/bindMountOptions").is_empty());
+    let needed = [
+        (restarts, "RestartAllContainersOnContainerExits"),
+        (users, "UserNamespacesHostNetworkSupport"),
+        (options, "VolumeBindMountOptions"),
+    ];
+    needed.into_iter().filter(|(needed, _)| *needed).map(|(_, feature)| feature)
 }
 
 fn load(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
