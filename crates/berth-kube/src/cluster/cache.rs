@@ -13,6 +13,7 @@ use super::node::Node;
 use super::observed_pod::ObservedPod;
 use super::pod::{Key, Pod};
 use super::pod_affinity::CountChange;
+use super::pod_groups::GroupKind;
 use super::pod_store::{PodEntry, PodState};
 use super::resources::Resources;
 use super::selector::Labels;
@@ -105,6 +106,19 @@ impl Cluster {
             self.delete_pod(uid);
             self.purge_deleted_nodes();
         }
+    }
+
+    /// Adds or updates an object that defines groups of pods.
+    pub fn put_group(&mut self, kind: GroupKind, object: &serde_json::Value) {
+        if self.groups.put(kind, object) {
+            self.mark_changed();
+        }
+    }
+
+    /// Removes an object that defines groups of pods.
+    pub fn remove_group(&mut self, kind: GroupKind, key: &Key) {
+        self.groups.remove(kind, key);
+        self.mark_changed();
     }
 
     /// Adds or updates a namespace and its labels.

@@ -20,6 +20,7 @@ pub mod outcome;
 pub mod permits;
 pub mod pod;
 mod pod_affinity;
+pub mod pod_groups;
 mod pod_store;
 mod preemption;
 pub mod quantity;
@@ -43,6 +44,7 @@ use disruption_budgets::Budgets;
 use eligibility::EligibilityCache;
 use node_store::NodeStore;
 use pod_affinity::AffinityIndex;
+use pod_groups::PodGroups;
 use pod_store::PodStore;
 use topology::Topologies;
 use topology_spread::SpreadIndex;
@@ -87,6 +89,7 @@ pub struct Cluster {
     volumes: Volumes,
     budgets: Budgets,
     vms: Vms,
+    groups: PodGroups,
     /// Pods that are nominated to a node, by the node's name.
     nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
     /// The number of accounted pods of each priority.
@@ -119,6 +122,7 @@ impl Cluster {
             volumes: Volumes::default(),
             budgets: Budgets::default(),
             vms: Vms::default(),
+            groups: PodGroups::default(),
             nominations: FxHashMap::default(),
             priorities: BTreeMap::new(),
             changed: false,

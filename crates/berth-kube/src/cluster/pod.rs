@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::declared_features;
 use super::node::Toleration;
 use super::observed_pod::ObservedPod;
+use super::pod_groups::{self, GroupRef};
 use super::resources::{PodRequests, pod_requests};
 use super::selector::{Labels, NodeSelector, Selector, Term};
 
@@ -141,13 +142,24 @@ impl Port {
     }
 }
 
-/// A group of pods that are bound all together or not at all.
+/// A group of pods that are scheduled together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gang {
-    /// Its name within the namespace.
+    /// Its name within the namespace. Those of groups of Kubernetes have a prefix.
     pub name: Arc<str>,
-    /// Its size; the text if that is invalid.
-    pub size: Result<usize, String>,
+    /// How many have to be scheduled together.
+    pub rule: GangRule,
+}
+
+/// How many pods of a gang have to be scheduled together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GangRule {
+    /// All, and at least so many; the text if that is invalid.
+    Size(Result<usize, String>),
+    /// What a group says.
+    Group(GroupRef),
+    /// It is unknown, because of what the pod belongs to.
+    Unknown(&'static str),
 }
 
 /// A pod.
@@ -256,7 +268,7 @@ impl Pod {
             claims: claims(spec, &key.name),
             device_claim: spec.resource_claims.iter().flatten().next().map(|it| it.name.clone()),
             owner: controller(meta),
-            gang: gang(meta),
+            gang: gang(observed),
             image: spec.containers.first().and_then(|it| it.image.clone()),
             vm: labels.get(VM_NAME).cloned(),
             unknown_fields: observed.unknown_fields.clone(),
@@ -450,7 +462,20 @@ pub fn controller(meta: &meta::ObjectMeta) -> Option<(String, String, String)> {
     Some((owner.kind.clone(), owner.name.clone(), owner.uid.clone()))
 }
 
-fn gang(meta: &meta::ObjectMeta) -> Option<Gang> {
+fn gang(observed: &ObservedPod) -> Option<Gang> {
+    let labelled = labelled_gang(&observed.pod.metadata);
+    let Some((group, name)) = pod_groups::group_of(observed) else { return labelled };
+    let rule = match (group, labelled) {
+        (_, Some(_)) => {
+            GangRule::Unknown("two gangs (berth.dev/gang and a group of scheduling.k8s.io)")
+        }
+        (GroupRef::Unknown(what), None) => GangRule::Unknown(what),
+        (group, None) => GangRule::Group(group),
+    };
+    Some(Gang { name, rule })
+}
+
+fn labelled_gang(meta: &meta::ObjectMeta) -> Option<Gang> {
     let find = |key: &str| {
         let of = |it: &Option<Labels>| it.as_ref().and_then(|it| it.get(key)).cloned();
         of(&meta.labels).or_else(|| of(&meta.annotations))
@@ -458,5 +483,5 @@ fn gang(meta: &meta::ObjectMeta) -> Option<Gang> {
     let name = find(GANG).filter(|name| !name.is_empty())?;
     let size = find(GANG_SIZE).unwrap_or_default();
     let number = size.parse::<usize>().ok().filter(|size| *size > 0);
-    Some(Gang { name: name.into(), size: number.ok_or(size) })
+    Some(Gang { name: name.into(), rule: GangRule::Size(number.ok_or(size)) })
 }

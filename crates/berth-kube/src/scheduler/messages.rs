@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
+use crate::cluster::pod_groups::GroupKind;
 use crate::wire::PermitCall;
 
 /// An object was created, updated or deleted.
@@ -42,6 +43,8 @@ pub(crate) enum Change {
     CsiCapacityDeleted(Key),
     Vm(Box<serde_json::Value>),
     VmDeleted(Key),
+    Group(GroupKind, Box<serde_json::Value>),
+    GroupDeleted(GroupKind, Key),
 }
 
 /// An input of the core.

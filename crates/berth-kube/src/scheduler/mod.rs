@@ -21,6 +21,7 @@ mod informers;
 mod leadership_sync;
 mod messages;
 mod metrics;
+mod optional_kinds;
 mod queue;
 
 use std::sync::Arc;

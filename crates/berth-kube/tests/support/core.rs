@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use berth_engine::{Policy, Timestamp};
 use berth_kube::cluster::outcome::{GangOutcome, Outcome, PodExplanation, Preemption, Refusal};
 use berth_kube::cluster::pod::Key;
+use berth_kube::cluster::pod_groups::GroupKind;
 use berth_kube::cluster::{Cluster, MissingRequests, PodState, Settings};
 use serde_json::Value;
 
@@ -59,6 +60,8 @@ impl Core {
             }
             "Pod" => drop(self.pod(object)),
             "PodDisruptionBudget" => self.cluster.put_budget(&typed(object)),
+            "PodGroup" => self.cluster.put_group(GroupKind::PodGroup, object),
+            "Workload" => self.cluster.put_group(GroupKind::Workload, object),
             other => panic!("{other} is not told here"),
         }
     }

@@ -77,6 +77,7 @@ impl SchedulerCore {
         self.drains.forget_pod(uid);
         self.pods.remove(uid);
         self.cluster.remove_pod(key, uid);
+        self.activate_preemptors_of(uid);
     }
 
     /// Deletes pods that are not in a complete list, unless they are newer than it.
@@ -120,6 +121,7 @@ impl SchedulerCore {
     /// Removes a pod that is not pending any more from the queue.
     pub(super) fn dequeue(&mut self, uid: &Arc<str>, before: Option<&Pod>) {
         self.last_notices.remove(uid);
+        self.deferred_notices.remove(uid);
         self.nominations.remove(uid);
         self.queue.remove(&QueueKey::Pod(Arc::clone(uid)));
         let Some(key) = before.and_then(Pod::gang_key) else { return };
