@@ -204,6 +204,8 @@ pub struct DrainRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainStatus {
     pub(crate) node: Arc<str>,
+    /// The annotation.
+    pub(crate) key: Arc<str>,
     /// Absent: remove the annotation.
     pub(crate) record: Option<DrainRecord>,
     /// Whether to record an event as well.

@@ -107,6 +107,20 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
     if args.name.is_empty() {
         return Err(Failure::usage("--name is empty").accepted("a name such as berth"));
     }
+    // It becomes a part of an annotation, and of messages.
+    let is_fine = |it: char| it.is_ascii_alphanumeric() || "-._".contains(it);
+    let ends = args.name.starts_with(|it: char| it.is_ascii_alphanumeric())
+        && args.name.ends_with(|it: char| it.is_ascii_alphanumeric());
+    if args.name.len() > scheduler::drain::SCHEDULER_NAME_MAX
+        || !args.name.chars().all(is_fine)
+        || !ends
+    {
+        let accepted = format!(
+            "at most {} letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+            scheduler::drain::SCHEDULER_NAME_MAX
+        );
+        return Err(Failure::usage(format!("--name is {:?}", args.name)).accepted(accepted));
+    }
     Ok(Settings {
         scheduler: args.name.clone(),
         policy: policy(&args.policy)?,
