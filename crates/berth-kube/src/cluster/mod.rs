@@ -22,6 +22,7 @@ pub mod pod;
 mod pod_affinity;
 pub mod pod_groups;
 mod pod_store;
+pub mod policies;
 mod preemption;
 pub mod quantity;
 pub mod resources;

@@ -230,3 +230,43 @@ fn the_unspecified_address_of_ipv6_clashes_with_itself_and_with_all_addresses() 
         assert_eq!(fits(&objects, &with("new", ip)), free, "{ip:?}");
     }
 }
+
+/// Where eight bare pods of half a core go, on four nodes of four cores.
+fn spread_of_bare_pods(memory: &str) -> Vec<usize> {
+    let names = ["n1", "n2", "n3", "n4"];
+    let mut core = Core::by_policy("balanced", &names.map(|name| node(name, &json!({}))));
+    let mut counts = [0; 4];
+    for number in 0..8 {
+        let name = format!("p{number}");
+        let container = container("main", "500m", memory);
+        core.tell(&pod(&name, &json!({"spec": {"containers": [container]}})));
+        let node = core.node_of(&name);
+        counts[names.iter().position(|it| *it == node).expect("a node")] += 1;
+    }
+    counts.to_vec()
+}
+
+#[test]
+fn bare_pods_are_spread_over_nodes_of_one_size() {
+    for memory in ["1Mi", "256Mi", "1Gi"] {
+        assert_eq!(spread_of_bare_pods(memory), [2, 2, 2, 2], "{memory}");
+    }
+}
+
+#[test]
+fn balanced_fills_the_largest_gap_first_and_pack_does_not() {
+    let busy = |name: &str, cpu: &str, memory: &str| {
+        let patch =
+            json!({"spec": {"nodeName": name, "containers": [container("main", cpu, memory)]}});
+        pod(&format!("on-{name}"), &patch)
+    };
+    let objects = [
+        node("n1", &json!({})),
+        node("n2", &json!({})),
+        busy("n1", "1", "4Gi"),
+        busy("n2", "1", "1Gi"),
+        pod("new", &json!({})),
+    ];
+    assert_eq!(Core::by_policy("balanced", &objects).node_of("new"), "n2");
+    assert_eq!(Core::by_policy("pack", &objects).node_of("new"), "n1");
+}

@@ -49,6 +49,14 @@ impl Core {
         core
     }
 
+    /// A core with a policy as the scheduler uses it.
+    pub(crate) fn by_policy(name: &str, objects: &[Value]) -> Self {
+        let mut core = Self::of(&[]);
+        core.cluster.set_policy(berth_kube::cluster::policies::builtin(name).expect("a policy"));
+        objects.iter().for_each(|it| core.tell(it));
+        core
+    }
+
     /// Tells of an object as it is now.
     pub(crate) fn tell(&mut self, object: &Value) {
         match text(object, "/kind") {

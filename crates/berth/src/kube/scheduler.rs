@@ -133,7 +133,7 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
 }
 
 fn policy(name: &str) -> CmdResult<Policy> {
-    let builtin = match Policy::builtin(name) {
+    let builtin = match cluster::policies::builtin(name) {
         Ok(policy) => return Ok(policy),
         Err(error) => error,
     };
