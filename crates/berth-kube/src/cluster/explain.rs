@@ -14,6 +14,7 @@ use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCoun
 use super::pod::Key;
 use super::pod_groups::describe_gang;
 use super::pod_store::PodEntry;
+use super::ties::{self, TieBreaker};
 use super::{Cluster, engine_types};
 
 /// Rules that the summary names; the others are summed up.
@@ -313,7 +314,8 @@ impl Cluster {
         }
         explanation.table.sort_by(|a, b| a.node.cmp(&b.node));
         let best = explanation.table.iter().filter(|it| it.total.is_some());
-        let best = best.max_by(|a, b| a.total.cmp(&b.total).then(b.node.cmp(&a.node)));
+        let ties = TieBreaker::new(entry.pod.id);
+        let best = best.max_by_key(|it| (it.total, ties.rank(ties::name_hash(&it.node))));
         explanation.best = best.map(|it| Arc::clone(&it.node));
         if let Some(waits) = self.pod_refusal(entry, now) {
             explanation.best = None;

@@ -30,6 +30,7 @@ mod scheduling;
 pub mod selector;
 #[cfg(test)]
 mod tests;
+mod ties;
 mod topology;
 mod topology_spread;
 pub mod vm;
