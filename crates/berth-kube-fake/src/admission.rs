@@ -67,7 +67,8 @@ impl Api {
         if attributes.operation == Operation::Delete {
             return Ok(admitted);
         }
-        let mut admitted = schema::normalize(&attributes.resource, admitted)?;
+        let further = &self.options.further_pod_fields;
+        let mut admitted = schema::normalize(&attributes.resource, admitted, further)?;
         defaults::apply(&attributes.resource, &mut admitted);
         if attributes.operation == Operation::Create && attributes.subresource.is_empty() {
             self.builtin(&attributes.resource, &mut admitted)?;

@@ -98,7 +98,7 @@ impl Api {
     ) -> Result<WriteResult, Failure> {
         let resource = self.resource(id);
         schema::check_kind(&resource, &value)?;
-        let mut value = schema::normalize(&resource, value)?;
+        let mut value = schema::normalize(&resource, value, &self.options.further_pod_fields)?;
         set_namespace(&resource, namespace, &mut value)?;
         if !object::text(&value, "resourceVersion").is_empty() {
             let text = "resourceVersion should not be set on objects to be created";

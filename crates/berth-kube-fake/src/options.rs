@@ -48,6 +48,9 @@ pub struct Options {
     pub accounts: Vec<Account>,
     /// Addresses of the services of webhooks: `namespace/name` to a local address.
     pub services: BTreeMap<String, SocketAddr>,
+    /// Fields of a pod's spec that this server knows although the types it is built with do not, as an
+    /// older or a newer version of Kubernetes does.
+    pub further_pod_fields: Vec<String>,
 }
 
 impl Default for Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             rbac: None,
             accounts: Vec::new(),
             services: BTreeMap::new(),
+            further_pod_fields: Vec::new(),
         }
     }
 }

@@ -3,6 +3,15 @@
 use serde_json::{Value, json};
 
 fn definition(group: &str, kind: &str, plural: &str, subresources: &Value) -> Value {
+    definition_of((group, "v1"), kind, plural, subresources)
+}
+
+fn definition_of(
+    (group, version): (&str, &str),
+    kind: &str,
+    plural: &str,
+    subresources: &Value,
+) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{plural}.{group}") },
@@ -13,7 +22,7 @@ fn definition(group: &str, kind: &str, plural: &str, subresources: &Value) -> Va
                 "listKind": format!("{kind}List"),
             },
             "versions": [{
-                "name": "v1", "served": true, "storage": true,
+                "name": version, "served": true, "storage": true,
                 "schema": { "openAPIV3Schema": {
                     "type": "object", "x-kubernetes-preserve-unknown-fields": true,
                 } },
@@ -27,6 +36,20 @@ fn definition(group: &str, kind: &str, plural: &str, subresources: &Value) -> Va
 #[must_use]
 pub fn virtual_machine_definition() -> Value {
     definition("vm.neon.tech", "VirtualMachine", "virtualmachines", &json!({ "status": {} }))
+}
+
+/// `podgroups.scheduling.k8s.io` as Kubernetes 1.36 serves them: with a status.
+#[must_use]
+pub fn pod_group_definition() -> Value {
+    let group = ("scheduling.k8s.io", "v1alpha2");
+    definition_of(group, "PodGroup", "podgroups", &json!({ "status": {} }))
+}
+
+/// `workloads.scheduling.k8s.io` as Kubernetes 1.35 serves them.
+#[must_use]
+pub fn workload_definition() -> Value {
+    let group = ("scheduling.k8s.io", "v1alpha1");
+    definition_of(group, "Workload", "workloads", &json!({}))
 }
 
 /// The definition of `rollouts.example.dev`: a custom controller with a scale.

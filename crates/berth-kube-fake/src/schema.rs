@@ -20,8 +20,13 @@ fn through<K: Serialize + DeserializeOwned>(value: Value) -> Result<Value, serde
     serde_json::to_value(serde_json::from_value::<K>(value)?)
 }
 
-/// The object as the server decodes it, or what is wrong with its types.
-pub(crate) fn normalize(resource: &Resource, mut value: Value) -> Result<Value, Failure> {
+/// The object as the server decodes it, or what is wrong with its types. Further fields of a pod's spec are
+/// kept as they are.
+pub(crate) fn normalize(
+    resource: &Resource,
+    mut value: Value,
+    further_pod_fields: &[String],
+) -> Result<Value, Failure> {
     if !value.is_object() {
         return Err(cannot_be_handled(
             resource,
@@ -39,8 +44,18 @@ pub(crate) fn normalize(resource: &Resource, mut value: Value) -> Result<Value, 
     let api_version = resource.api_version();
     value["apiVersion"] = json!(api_version);
     value["kind"] = json!(resource.kind);
-    typed(&resource.group, &resource.kind, value)
-        .map_err(|error| cannot_be_handled(resource, &error.to_string()))
+    let is_pod = resource.group.is_empty() && resource.kind == "Pod";
+    let further: Vec<(&String, Value)> = further_pod_fields
+        .iter()
+        .filter(|_| is_pod)
+        .filter_map(|field| Some((field, value.get("spec")?.get(field)?.clone())))
+        .collect();
+    let mut value = typed(&resource.group, &resource.kind, value)
+        .map_err(|error| cannot_be_handled(resource, &error.to_string()))?;
+    for (field, content) in further {
+        value["spec"][field] = content;
+    }
+    Ok(value)
 }
 
 fn typed(group: &str, kind: &str, value: Value) -> Result<Value, serde_json::Error> {

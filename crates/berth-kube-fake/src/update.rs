@@ -166,7 +166,7 @@ impl Api {
                 combined(&resource, &old.value, new, part)
             } else {
                 check_versions(&resource, &old.value, &new, resource.unconditional)?;
-                let new = schema::normalize(&resource, new)?;
+                let new = schema::normalize(&resource, new, &self.options.further_pod_fields)?;
                 combined(&resource, &old.value, new, part)
             };
             if part != ObjectPart::Whole {

@@ -45,7 +45,9 @@ const ROWS: &[QueueRow] = &[
     },
     QueueRow {
         name: "pods that the webhook has to look at",
-        limit: RowLimit::Bounded("watched pods, and for each its changes since it was looked at last"),
+        limit: RowLimit::Bounded(
+            "watched pods, and for each its changes since it was looked at last",
+        ),
         at_limit: "watches list again after an interruption; a task whose pod is gone does nothing",
         metric: "",
     },

@@ -1,6 +1,6 @@
 //! Discovery: version, health, and resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -39,28 +39,34 @@ pub(super) fn answer(api: &Api, path: &str) -> Answer {
     }
 }
 
-fn versions(api: &Api) -> BTreeMap<String, String> {
+/// The versions of each named group, in order; stable ones come first.
+fn versions(api: &Api) -> BTreeMap<String, BTreeSet<String>> {
     let store = api.store();
     let named = store.resources().filter(|(_, resource)| !resource.group.is_empty());
-    named.map(|(_, resource)| (resource.group.clone(), resource.version.clone())).collect()
+    let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (_, resource) in named {
+        groups.entry(resource.group.clone()).or_default().insert(resource.version.clone());
+    }
+    groups
 }
 
-fn group_json(group: &str, version: &str) -> Value {
-    let entry = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
-    json!({ "name": group, "versions": [entry], "preferredVersion": entry })
+fn group_json(group: &str, versions: &BTreeSet<String>) -> Value {
+    let entry =
+        |version| json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+    let entries: Vec<Value> = versions.iter().map(entry).collect();
+    json!({ "name": group, "versions": entries, "preferredVersion": entries[0] })
 }
 
 fn groups(api: &Api) -> Value {
-    let all: Vec<Value> =
-        versions(api).iter().map(|(group, version)| group_json(group, version)).collect();
+    let all: Vec<Value> = versions(api).iter().map(|(group, all)| group_json(group, all)).collect();
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": all })
 }
 
 fn describe_group(api: &Api, group: &str) -> Answer {
-    let Some(version) = versions(api).get(group).cloned() else {
+    let Some(all) = versions(api).remove(group) else {
         return Answer::from(Failure::no_such_path());
     };
-    let mut body = group_json(group, &version);
+    let mut body = group_json(group, &all);
     body["kind"] = json!("APIGroup");
     body["apiVersion"] = json!("v1");
     Answer::json(200, &body)

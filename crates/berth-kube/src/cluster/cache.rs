@@ -11,8 +11,10 @@ use k8s_openapi::api::policy::v1 as policy;
 
 use super::engine_types;
 use super::node::Node;
+use super::observed_pod::ObservedPod;
 use super::pod::{Key, Pod};
 use super::pod_affinity::CountChange;
+use super::pod_groups::GroupKind;
 use super::pod_store::{PodEntry, PodState};
 use super::resources::Resources;
 use super::selector::Labels;
@@ -80,7 +82,7 @@ impl Cluster {
     }
 
     /// Adds or updates a pod, and returns its state.
-    pub fn put_pod(&mut self, pod: &core::Pod) -> PodState {
+    pub fn put_pod(&mut self, pod: &ObservedPod) -> PodState {
         let pod = Arc::new(Pod::read(pod));
         // A pod with the same name and another uid: the deletion of the older one was not reported.
         if let Some(other) = self.pods.by_name(&pod.key).map(|it| Arc::clone(&it.pod.uid))
@@ -105,6 +107,19 @@ impl Cluster {
             self.delete_pod(uid);
             self.purge_deleted_nodes();
         }
+    }
+
+    /// Adds or updates an object that defines groups of pods.
+    pub fn put_group(&mut self, kind: GroupKind, object: &serde_json::Value) {
+        if self.groups.put(kind, object) {
+            self.mark_changed();
+        }
+    }
+
+    /// Removes an object that defines groups of pods.
+    pub fn remove_group(&mut self, kind: GroupKind, key: &Key) {
+        self.groups.remove(kind, key);
+        self.mark_changed();
     }
 
     /// Adds or updates a namespace and its labels.

@@ -42,7 +42,7 @@ impl Budget {
             key: Key::of(&budget.metadata),
             selector: selector.map(Selector::read),
             // Before its controller has processed it, a budget allows no disruption.
-            allowed: status.map_or(0, |it| i64::from(it.disruptions_allowed)),
+            allowed: status.and_then(|it| it.disruptions_allowed).map_or(0, i64::from),
             disrupted: disrupted.map(|(name, _)| name.clone()).collect(),
         }
     }
@@ -119,14 +119,14 @@ impl Budgets {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1 as core;
+    use crate::cluster::observed_pod::ObservedPod;
     use serde_json::{Value, json};
 
     use super::*;
 
     fn pod(namespace: &str, name: &str, labels: &Value) -> Arc<Pod> {
         let pod = json!({"metadata": {"namespace": namespace, "name": name, "labels": labels}});
-        let pod: core::Pod = serde_json::from_value(pod).expect("a pod");
+        let pod: ObservedPod = serde_json::from_value(pod).expect("a pod");
         Arc::new(Pod::read(&pod))
     }
 

@@ -84,7 +84,8 @@ impl EligibleSet {
         };
         let hard = |effect| effect != Effect::PreferNoSchedule;
         let eligible = requirements.selects(&entry.node.name, &entry.node.labels)
-            && untolerated(&entry.taints, &requirements.tolerations, hard).is_none();
+            && untolerated(&entry.taints, &requirements.tolerations, hard).is_none()
+            && entry.node.missing_feature(&requirements.features).is_none();
         self.eligible.set(index, eligible);
         let soft = entry.taints.iter().filter(|it| it.effect == Effect::PreferNoSchedule);
         let untolerated =

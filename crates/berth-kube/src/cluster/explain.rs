@@ -9,10 +9,12 @@ use std::sync::Arc;
 use berth_engine::{CheckError, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::filters::{FilterFailure, PreparedPod, all_failures, first_failure};
+use super::filters::{FilterFailure, PreparedPod, all_failures, enumerate, first_failure};
 use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCount};
 use super::pod::Key;
+use super::pod_groups::describe_gang;
 use super::pod_store::PodEntry;
+use super::ties::{self, TieBreaker};
 use super::{Cluster, engine_types};
 
 /// Rules that the summary names; the others are summed up.
@@ -53,10 +55,21 @@ struct RuleTally {
     /// The position of the rule among the filters.
     stage: usize,
     nearest: Option<(Option<i64>, Arc<str>, String)>,
+    /// The nearest node that no other rule rejects: what helps against this one helps there.
+    only: Option<(Option<i64>, Arc<str>)>,
+    /// A topology label that nodes lack, and how many do.
+    missing_label: Option<(String, usize)>,
 }
 
 impl RuleTally {
-    fn add(&mut self, stage: usize, node: &Arc<str>, failure: FilterFailure) {
+    /// Counts a node. `is_only` tells whether no other rule rejects it.
+    fn add(
+        &mut self,
+        stage: usize,
+        node: &Arc<str>,
+        failure: FilterFailure,
+        is_only: impl FnOnce() -> bool,
+    ) {
         self.nodes += 1;
         self.code = failure.code;
         self.stage = self.stage.max(stage);
@@ -67,6 +80,21 @@ impl RuleTally {
             (Some((None, name, _)), None) => node < name,
             (Some((Some(_), ..)), None) => false,
         };
+        let miss = |short: Option<i64>| short.unwrap_or(i64::MAX);
+        let better = self
+            .only
+            .as_ref()
+            .is_none_or(|(best, name)| (miss(failure.short), node) < (miss(*best), name));
+        if better && is_only() {
+            self.only = Some((failure.short, Arc::clone(node)));
+        }
+        if let Some(key) = failure.missing_label {
+            let (least, count) = self.missing_label.get_or_insert_with(|| (key.clone(), 0));
+            if key < *least {
+                *least = key;
+            }
+            *count += 1;
+        }
         if nearer {
             self.nearest = Some((failure.short, Arc::clone(node), failure.text));
         }
@@ -91,14 +119,33 @@ impl Cluster {
             let (stage, failure) = self.first_rejection(&prepared, index, now);
             if let Some(failure) = failure {
                 let tally = tallies.entry(Arc::clone(&failure.rule)).or_default();
-                tally.add(stage, &node.node.name, failure);
+                let is_only =
+                    || stage == usize::MAX || all_failures(self, &prepared, index).len() == 1;
+                tally.add(stage, &node.node.name, failure, is_only);
             }
         }
-        let refusal = summarize(&entry, nodes, tallies);
+        let mut refusal = summarize(&entry, nodes, tallies);
+        if let (true, Some(line)) =
+            (refusal.help.is_empty(), self.no_single_fix(&prepared, &refusal))
+        {
+            refusal.help.push(line);
+        }
         let (generation, kept) = (self.generation, refusal.clone());
         self.refused =
             Some(CachedRefusal { generation, of: entry, refusal: kept, no_victims: false });
         refusal
+    }
+
+    /// That several rules reject every node, by the example of one.
+    fn no_single_fix(&self, prepared: &PreparedPod<'_>, refusal: &Refusal) -> Option<String> {
+        let nearest = refusal.counts.iter().filter_map(|it| it.nearest.as_ref());
+        let all = nearest.filter_map(|(node, _)| {
+            let failures = all_failures(self, prepared, self.nodes.index_of(node)?);
+            let rules: Vec<&str> = failures.iter().map(|it| &*it.rule).collect();
+            Some((rules.len(), node, enumerate(&rules)))
+        });
+        let (_, node, rules) = all.filter(|it| it.0 > 1).min()?;
+        Some(format!("No single change is enough: {node} is rejected by {rules}."))
     }
 
     /// Whether it is known that preemption cannot help such a pod.
@@ -212,11 +259,16 @@ impl Cluster {
         let gang = Arc::clone(&pod.gang.as_ref()?.name);
         match self.schedule_gang(&pod.key.namespace, &gang, now) {
             GangOutcome::Incomplete { present, size } => {
-                let text =
-                    format!("gang {gang} has {present} of {size} pods, and waits for the others");
+                let gang = describe_gang(&gang);
+                let text = format!("{gang} has {present} of {size} pods, and waits for the others");
                 Some(self.refuse_pod(uid, &because("gang_incomplete", text)))
             }
             GangOutcome::Refused(refusal) => Some(*refusal),
+            GangOutcome::Group(plan) => {
+                plan.members.iter().for_each(|member| self.unreserve(&member.uid));
+                let fits = plan.members.iter().any(|member| member.uid == *uid);
+                plan.refusal.filter(|_| !fits).map(|refusal| *refusal)
+            }
             // This was only a question.
             GangOutcome::Reserved(members) => {
                 members.iter().for_each(|member| self.unreserve(&member.uid));
@@ -262,7 +314,8 @@ impl Cluster {
         }
         explanation.table.sort_by(|a, b| a.node.cmp(&b.node));
         let best = explanation.table.iter().filter(|it| it.total.is_some());
-        let best = best.max_by(|a, b| a.total.cmp(&b.total).then(b.node.cmp(&a.node)));
+        let ties = TieBreaker::new(entry.pod.id);
+        let best = best.max_by_key(|it| (it.total, ties.rank(ties::name_hash(&it.node))));
         explanation.best = best.map(|it| Arc::clone(&it.node));
         if let Some(waits) = self.pod_refusal(entry, now) {
             explanation.best = None;
@@ -292,11 +345,12 @@ fn deleted_pod(uid: &str) -> Refusal {
 
 /// The position of a failure among the filters: those that come last were nearest to fitting.
 fn filter_stage(failure: &FilterFailure) -> usize {
-    const ORDER: [&str; 12] = [
+    const ORDER: [&str; 13] = [
         "node_cordoned",
         "taint_not_tolerated",
         "node_selector_no_match",
         "node_affinity_no_match",
+        "node_feature_missing",
         "pod_anti_affinity",
         "anti_affinity_of_others",
         "pod_affinity",
@@ -348,13 +402,17 @@ fn describe_rule(rule: &str, tally: &RuleTally) -> String {
         "node_selector_no_match" | "node_affinity_no_match" => {
             format!("{nodes} not matching its {rule}")
         }
+        "node_feature_missing" => format!("{nodes} without a feature that it needs"),
         "pod_anti_affinity" => format!("{nodes} violating its pod anti-affinity"),
         "anti_affinity_of_others" => format!("{nodes} violating the anti-affinity of other pods"),
-        "pod_affinity" => format!("{nodes} not matching its pod affinity"),
-        "topology_spread" => format!("{nodes} violating its topology spread constraints"),
+        "pod_affinity" => format!("{nodes} not matching its pod affinity{}", unlabelled(tally)),
+        "topology_spread" => {
+            format!("{nodes} violating its topology spread constraints{}", unlabelled(tally))
+        }
         "no_capacity_pods" => format!("{nodes} with too many pods"),
         "host_port_in_use" => format!("{nodes} with its host port in use"),
         code if code.starts_with("no_capacity") => format!("{nodes} short of {rule}"),
+        _ if rule == "volumes" => format!("{nodes} where its volumes cannot be used"),
         _ => format!("{nodes} node{many} by {rule}"),
     };
     match (&tally.nearest, tally.code) {
@@ -364,14 +422,29 @@ fn describe_rule(rule: &str, tally: &RuleTally) -> String {
     }
 }
 
-/// What would help against one rule.
+/// How many of the nodes lack the topology label.
+fn unlabelled(tally: &RuleTally) -> String {
+    tally
+        .missing_label
+        .as_ref()
+        .map_or_else(String::new, |(key, count)| format!(", {count} of them without label {key}"))
+}
+
+/// What would help against one rule, if that is enough on some node.
 fn suggest_fix(rule: &str, tally: &RuleTally) -> Option<String> {
-    let near = tally.nearest.as_ref().map_or("", |(_, node, _)| node);
+    let (_, near) = tally.only.as_ref()?;
+    if let Some((key, _)) = &tally.missing_label {
+        return Some(format!("Label all nodes with {key}, or use another topology key."));
+    }
     Some(match tally.code {
         "node_cordoned" => format!("Uncordon a node, such as `kubectl uncordon {near}`."),
         "taint_not_tolerated" => "Add a toleration to the pod, or remove the taint.".to_owned(),
         "node_selector_no_match" | "node_affinity_no_match" => {
             format!("Label a node to match, or relax the pod's {rule}.")
+        }
+        "node_feature_missing" => {
+            "Upgrade a node or enable its feature gate, or remove the field that needs it."
+                .to_owned()
         }
         "no_capacity_pods" => "Add a node, or raise maxPods of the kubelet.".to_owned(),
         code if code.starts_with("no_capacity") => {

@@ -28,12 +28,14 @@ pub(super) struct FilterFailure {
     pub(super) text: String,
     /// By how much it missed, in thousandths of the request; absent where there is no such number.
     pub(super) short: Option<i64>,
+    /// The topology label that the node lacks, if that is why.
+    pub(super) missing_label: Option<String>,
 }
 
 impl FilterFailure {
     /// A failure that is not a matter of amounts.
     pub(super) fn new(rule: &str, code: &'static str, text: String) -> Self {
-        Self { rule: rule.into(), code, text, short: None }
+        Self { rule: rule.into(), code, text, short: None, missing_label: None }
     }
 }
 
@@ -61,10 +63,11 @@ struct NodeCheck<'a> {
 type Filter = fn(NodeCheck<'_>) -> Option<FilterFailure>;
 
 /// Every filter, in order: node facts first, then other pods, then resources.
-const FILTERS: [Filter; 10] = [
+const FILTERS: [Filter; 11] = [
     cordoned,
     taints,
     node_affinity,
+    declared_features,
     anti_affinity,
     others_anti_affinity,
     affinity,
@@ -100,6 +103,11 @@ pub(super) fn all_failures(
 
 fn failure(rule: &str, code: &'static str, text: String) -> Option<FilterFailure> {
     Some(FilterFailure::new(rule, code, text))
+}
+
+fn label_missing(rule: &str, code: &'static str, key: &str, text: String) -> Option<FilterFailure> {
+    let missing_label = Some(key.to_owned());
+    Some(FilterFailure { missing_label, ..FilterFailure::new(rule, code, text) })
 }
 
 /// The domain of a node, for messages.
@@ -153,6 +161,13 @@ fn node_affinity(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<Fil
     failure("node-affinity", "node_affinity_no_match", text)
 }
 
+fn declared_features(NodeCheck { prepared, entry, .. }: NodeCheck<'_>) -> Option<FilterFailure> {
+    let features = &prepared.entry.pod.node_requirements.features;
+    let feature = entry.node.missing_feature(features)?;
+    let text = format!("the node does not declare feature {feature}, which the pod needs");
+    failure("declared-features", "node_feature_missing", text)
+}
+
 fn others_anti_affinity(
     NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
@@ -190,7 +205,7 @@ fn affinity(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Opt
         let key = cluster.topologies.key(term.topology);
         if number == NO_DOMAIN {
             let text = format!("it lacks label {key}, the topology key of the pod's affinity");
-            return failure("pod-affinity", "pod_affinity", text);
+            return label_missing("pod-affinity", "pod_affinity", key, text);
         }
         if !prepared.is_first_match && term.matching_in(number) == 0 {
             let text = format!("no matching pod in {}", domain(entry, key));
@@ -207,7 +222,7 @@ fn spread(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Optio
         let key = cluster.topologies.key(constraint.topology);
         if number == NO_DOMAIN {
             let text = format!("it lacks label {key}, the topology key of the spread constraint");
-            return failure("topology-spread", "topology_spread", text);
+            return label_missing("topology-spread", "topology_spread", key, text);
         }
         let count = spread.in_domain(number);
         if count > constraint.limit {
@@ -302,21 +317,47 @@ fn load(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<
         let text = format!("{pods} of {} pods", entry.node.max_pods);
         return failure("pods", "no_capacity_pods", text);
     }
-    let (name, free, requested) =
-        prepared.entry.requested.first_shortage(used, &entry.node.allocatable)?;
-    let code = match name {
+    let (requested, allocatable) = (&prepared.entry.requested, &entry.node.allocatable);
+    requested.first_shortage(used, allocatable)?;
+    shortage(&requested.shortages(used, allocatable))
+}
+
+/// The failure of a node that is short of these: each name, what is free, and what is requested.
+fn shortage(all: &[(&str, i64, i64)]) -> Option<FilterFailure> {
+    let code = match all.first()?.0 {
         "cpu" => "no_capacity_cpu",
         "memory" => "no_capacity_memory",
         "ephemeral-storage" => "no_capacity_storage",
         _ => "no_capacity_extended",
     };
-    let text = format!(
-        "{} free of {} requested",
-        format_amount(name, free.max(0)),
-        format_amount(name, requested)
-    );
-    let short = requested.saturating_sub(free).saturating_mul(1000).checked_div(requested);
-    Some(FilterFailure { rule: name.into(), code, text, short })
+    let amounts = |(name, free, requested): &(&str, i64, i64)| {
+        let (free, requested) =
+            (format_amount(name, (*free).max(0)), format_amount(name, *requested));
+        format!("{free} free of {requested} requested")
+    };
+    let text = match all {
+        [one] => amounts(one),
+        several => {
+            let parts: Vec<String> =
+                several.iter().map(|it| format!("{}: {}", it.0, amounts(it))).collect();
+            parts.join(", ")
+        }
+    };
+    let misses = all.iter().filter_map(|(_, free, requested)| {
+        requested.saturating_sub(*free).saturating_mul(1000).checked_div(*requested)
+    });
+    let names: Vec<&str> = all.iter().map(|it| it.0).collect();
+    let rule = enumerate(&names).into();
+    Some(FilterFailure { rule, code, text, short: misses.max(), missing_label: None })
+}
+
+/// Names in a sentence: `cpu, memory and example.com/gpu`.
+pub(super) fn enumerate(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
 }
 
 fn volume_filters(

@@ -6,6 +6,7 @@
 //! to the byte. Nothing is ever reserved that [`filters::first_failure`] has not accepted.
 
 mod cache;
+mod declared_features;
 pub mod disruption_budgets;
 mod eligibility;
 mod engine_types;
@@ -14,11 +15,14 @@ mod filters;
 mod gangs;
 pub mod node;
 mod node_store;
+pub mod observed_pod;
 pub mod outcome;
 pub mod permits;
 pub mod pod;
 mod pod_affinity;
+pub mod pod_groups;
 mod pod_store;
+pub mod policies;
 mod preemption;
 pub mod quantity;
 pub mod resources;
@@ -26,6 +30,7 @@ mod scheduling;
 pub mod selector;
 #[cfg(test)]
 mod tests;
+mod ties;
 mod topology;
 mod topology_spread;
 pub mod vm;
@@ -41,6 +46,7 @@ use disruption_budgets::Budgets;
 use eligibility::EligibilityCache;
 use node_store::NodeStore;
 use pod_affinity::AffinityIndex;
+use pod_groups::PodGroups;
 use pod_store::PodStore;
 use topology::Topologies;
 use topology_spread::SpreadIndex;
@@ -68,6 +74,8 @@ pub struct Settings {
     pub policy: Policy,
     /// How to treat pods without requests and limits.
     pub missing_requests: MissingRequests,
+    /// Fields of a pod's spec that may be ignored although they are unknown.
+    pub ignored_pod_fields: Vec<String>,
 }
 
 /// The state of a cluster: nodes, pods, and what each pod uses.
@@ -83,6 +91,7 @@ pub struct Cluster {
     volumes: Volumes,
     budgets: Budgets,
     vms: Vms,
+    groups: PodGroups,
     /// Pods that are nominated to a node, by the node's name.
     nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
     /// The number of accounted pods of each priority.
@@ -115,6 +124,7 @@ impl Cluster {
             volumes: Volumes::default(),
             budgets: Budgets::default(),
             vms: Vms::default(),
+            groups: PodGroups::default(),
             nominations: FxHashMap::default(),
             priorities: BTreeMap::new(),
             changed: false,

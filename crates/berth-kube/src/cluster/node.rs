@@ -54,6 +54,8 @@ pub struct Node {
     pub max_pods: i64,
     /// Images present on the node, by any of their names.
     pub images: Vec<String>,
+    /// Features that it declares.
+    pub features: Vec<String>,
 }
 
 impl Node {
@@ -79,15 +81,24 @@ impl Node {
             // A node that does not report a maximum is not ready yet: it takes none.
             max_pods: stated.and_then(pods).unwrap_or(0),
             images: images.flat_map(|it| it.names.clone().unwrap_or_default()).collect(),
+            features: status.and_then(|it| it.declared_features.clone()).unwrap_or_default(),
         }
     }
 
-    /// Whether labels, taints and cordon are the same.
+    /// Whether labels, taints, cordon and declared features are the same.
     #[must_use]
     pub fn same_facts(&self, other: &Self) -> bool {
         self.labels == other.labels
             && self.taints == other.taints
             && self.unschedulable == other.unschedulable
+            && self.features == other.features
+    }
+
+    /// The first of these features that it does not declare.
+    #[must_use]
+    pub fn missing_feature<'a>(&self, features: &[&'a str]) -> Option<&'a str> {
+        let declares = |name: &str| self.features.iter().any(|it| it == name);
+        features.iter().copied().find(|name| !declares(name))
     }
 
     /// The zone from its label.
@@ -113,12 +124,53 @@ fn read_taint(taint: &core::Taint) -> Option<Taint> {
 pub struct Toleration {
     /// The key; absent: any.
     key: Option<String>,
-    /// The value; absent: any.
-    value: Option<String>,
+    /// The values.
+    values: TaintValues,
     /// The effect; absent: any.
     effect: Option<String>,
-    /// The operator is invalid, so it tolerates nothing.
-    never: bool,
+}
+
+/// The values of a taint that a toleration accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum TaintValues {
+    /// Any.
+    Any,
+    /// This one.
+    Equal(String),
+    /// Greater integers.
+    Greater(i64),
+    /// Smaller integers.
+    Less(i64),
+    /// None: the operator is unknown, or its value is not an integer.
+    Never,
+}
+
+impl TaintValues {
+    fn read(operator: &str, value: &str) -> Self {
+        let integer = || parse_integer(value);
+        match operator {
+            "Exists" => Self::Any,
+            "Equal" | "" => Self::Equal(value.to_owned()),
+            "Gt" => integer().map_or(Self::Never, Self::Greater),
+            "Lt" => integer().map_or(Self::Never, Self::Less),
+            _ => Self::Never,
+        }
+    }
+
+    fn accept(&self, value: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Equal(it) => it == value,
+            Self::Greater(bound) => parse_integer(value).is_some_and(|it| it > *bound),
+            Self::Less(bound) => parse_integer(value).is_some_and(|it| it < *bound),
+            Self::Never => false,
+        }
+    }
+}
+
+/// An integer as Kubernetes compares them: of 64 bits, without a plus sign and leading zeros.
+fn parse_integer(text: &str) -> Option<i64> {
+    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
 impl Toleration {
@@ -126,13 +178,9 @@ impl Toleration {
     #[must_use]
     pub fn read(toleration: &core::Toleration) -> Self {
         let text = |it: &Option<String>| it.clone().filter(|it| !it.is_empty());
-        let operator = toleration.operator.as_deref().unwrap_or("Equal");
-        let value = match operator {
-            "Exists" => None,
-            _ => Some(toleration.value.clone().unwrap_or_default()),
-        };
-        let never = !matches!(operator, "Exists" | "Equal" | "");
-        Self { key: text(&toleration.key), value, effect: text(&toleration.effect), never }
+        let (operator, value) = (toleration.operator.as_deref(), toleration.value.as_deref());
+        let values = TaintValues::read(operator.unwrap_or_default(), value.unwrap_or_default());
+        Self { key: text(&toleration.key), values, effect: text(&toleration.effect) }
     }
 
     /// Whether it tolerates a taint.
@@ -143,10 +191,9 @@ impl Toleration {
             Effect::PreferNoSchedule => "PreferNoSchedule",
             Effect::NoExecute => "NoExecute",
         };
-        !self.never
-            && self.effect.as_deref().is_none_or(|it| it == effect)
+        self.effect.as_deref().is_none_or(|it| it == effect)
             && self.key.as_deref().is_none_or(|it| it == taint.key)
-            && self.value.as_deref().is_none_or(|it| it == taint.value)
+            && self.values.accept(&taint.value)
     }
 }
 
@@ -168,6 +215,33 @@ mod tests {
 
     fn toleration(json: serde_json::Value) -> Result<Toleration, serde_json::Error> {
         serde_json::from_value::<core::Toleration>(json).map(|it| Toleration::read(&it))
+    }
+
+    #[test]
+    fn a_toleration_compares_integers_and_nothing_else() -> Result<(), serde_json::Error> {
+        let cases = [
+            ("Gt", "900", "950", true),
+            ("Gt", "900", "900", false),
+            ("Lt", "900", "899", true),
+            ("Lt", "900", "900", false),
+            ("Lt", "0", "-5", true),
+            ("Gt", "9", "10", true),
+            ("Gt", "900", "", false),
+            ("Gt", "900", "many", false),
+            ("Gt", "900", "0950", false),
+            ("Gt", "0900", "950", false),
+            ("Gt", "900", "+950", false),
+            ("Lt", "-1", "-0", false),
+            ("Lt", "9", "-99999999999999999999", false),
+        ];
+        for (operator, than, value, expected) in cases {
+            let json = serde_json::json!({"key": "sla", "operator": operator, "value": than});
+            let (key, effect) = ("sla".to_owned(), Effect::NoSchedule);
+            let taint = Taint { key, value: value.to_owned(), effect };
+            let tolerates = toleration(json)?.tolerates(&taint);
+            assert_eq!(tolerates, expected, "{operator} {than}: {value}");
+        }
+        Ok(())
     }
 
     #[test]

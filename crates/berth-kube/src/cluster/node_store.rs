@@ -7,12 +7,15 @@ use rustc_hash::FxHashMap;
 use super::node::{Effect, Node, Taint};
 use super::pod::Port;
 use super::resources::Resources;
+use super::ties::{self, TieBreaker};
 
 /// A node and what is used on it.
 #[derive(Clone, Debug)]
 pub(super) struct NodeEntry {
     /// The node as last reported.
     pub(super) node: Node,
+    /// The hash of its name, for ties.
+    pub(super) name_hash: u64,
     /// Its taints, including the one for being cordoned.
     pub(super) taints: Vec<Taint>,
     /// The sum of its pods' requests.
@@ -32,7 +35,8 @@ impl NodeEntry {
     fn new(node: Node) -> Self {
         let taints = taints(&node);
         let (used, pods, ports) = (Resources::default(), Vec::new(), Vec::new());
-        Self { node, taints, used, pods, ports, deleted: false }
+        let name_hash = ties::name_hash(&node.name);
+        Self { node, name_hash, taints, used, pods, ports, deleted: false }
     }
 
     fn update(&mut self, node: Node) {
@@ -82,6 +86,11 @@ impl NodeStore {
     /// The node at an index, to change its account.
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut NodeEntry> {
         self.all.get_mut(index)?.as_mut()
+    }
+
+    /// The rank of a node among those of one score.
+    pub(super) fn tie_rank(&self, ties: TieBreaker, index: usize) -> u64 {
+        self.get(index).map_or(0, |it| ties.rank(it.name_hash))
     }
 
     /// Nodes that exist.

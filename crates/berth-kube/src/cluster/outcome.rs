@@ -87,8 +87,21 @@ pub enum GangOutcome {
         /// Members that the gang has.
         size: usize,
     },
+    /// Members of a group of Kubernetes have reservations, perhaps not all.
+    Group(GroupPlan),
     /// Not all members fit, so none is reserved. The refusal is of the first that does not.
     Refused(Box<Refusal>),
+}
+
+/// The reservations of a group of Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// The pods that fit.
+    pub members: Vec<Reservation>,
+    /// Whether they must be bound together for the group to have its minimum.
+    pub is_gang: bool,
+    /// Why another pod does not fit, if not all do.
+    pub refusal: Option<Box<Refusal>>,
 }
 
 /// How many nodes a rule rejected, and the nearest miss among them.

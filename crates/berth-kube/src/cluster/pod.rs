@@ -9,7 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use rustc_hash::FxHasher;
 use uuid::Uuid;
 
+use super::declared_features;
 use super::node::Toleration;
+use super::observed_pod::ObservedPod;
+use super::pod_groups::{self, GroupRef};
 use super::resources::{PodRequests, pod_requests};
 use super::selector::{Labels, NodeSelector, Selector, Term};
 
@@ -65,6 +68,8 @@ pub struct NodeRequirements {
     pub nodes: NodeSelector,
     /// Its tolerations.
     pub tolerations: Vec<Toleration>,
+    /// Features that the node has to declare.
+    pub features: Vec<&'static str>,
 }
 
 impl NodeRequirements {
@@ -122,7 +127,7 @@ pub struct Port {
     pub port: i32,
     /// TCP, UDP or SCTP.
     pub protocol: String,
-    /// The address; `0.0.0.0`: all.
+    /// The address; `0.0.0.0`: all. `::` is an address like any other, as in kube-scheduler.
     pub ip: String,
 }
 
@@ -137,13 +142,24 @@ impl Port {
     }
 }
 
-/// A group of pods that are bound all together or not at all.
+/// A group of pods that are scheduled together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gang {
-    /// Its name within the namespace.
+    /// Its name within the namespace. Those of groups of Kubernetes have a prefix.
     pub name: Arc<str>,
-    /// Its size; the text if that is invalid.
-    pub size: Result<usize, String>,
+    /// How many have to be scheduled together.
+    pub rule: GangRule,
+}
+
+/// How many pods of a gang have to be scheduled together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GangRule {
+    /// All, and at least so many; the text if that is invalid.
+    Size(Result<usize, String>),
+    /// What a group says.
+    Group(GroupRef),
+    /// It is unknown, because of what the pod belongs to.
+    Unknown(&'static str),
 }
 
 /// A pod.
@@ -203,6 +219,8 @@ pub struct Pod {
     pub image: Option<String>,
     /// The virtual machine that it runs.
     pub vm: Option<String>,
+    /// Fields of its spec that are unknown and may constrain scheduling.
+    pub unknown_fields: Vec<String>,
     /// Its creation time, in seconds.
     pub created: i64,
     /// Its start time, in seconds.
@@ -212,7 +230,8 @@ pub struct Pod {
 impl Pod {
     /// Reads a pod.
     #[must_use]
-    pub fn read(pod: &core::Pod) -> Self {
+    pub fn read(observed: &ObservedPod) -> Self {
+        let pod = &observed.pod;
         let empty = core::PodSpec::default();
         let (spec, meta) = (pod.spec.as_ref().unwrap_or(&empty), &pod.metadata);
         let status = pod.status.as_ref();
@@ -249,9 +268,10 @@ impl Pod {
             claims: claims(spec, &key.name),
             device_claim: spec.resource_claims.iter().flatten().next().map(|it| it.name.clone()),
             owner: controller(meta),
-            gang: gang(meta),
+            gang: gang(observed),
             image: spec.containers.first().and_then(|it| it.image.clone()),
             vm: labels.get(VM_NAME).cloned(),
+            unknown_fields: observed.unknown_fields.clone(),
             created: seconds(meta.creation_timestamp.as_ref()).unwrap_or(0),
             started: seconds(status.and_then(|it| it.start_time.as_ref())),
             labels: Arc::new(labels),
@@ -314,6 +334,7 @@ fn node_requirements(spec: &core::PodSpec) -> NodeRequirements {
         labels: spec.node_selector.clone().unwrap_or_default().into_iter().collect(),
         nodes: NodeSelector::read(required),
         tolerations: spec.tolerations.iter().flatten().map(Toleration::read).collect(),
+        features: declared_features::required(spec),
     }
 }
 
@@ -393,7 +414,7 @@ fn spread(spec: &core::PodSpec, own: &Labels) -> Vec<Spread> {
                 selector,
                 max_skew: i64::from(it.max_skew),
                 min_domains: i64::from(it.min_domains.unwrap_or(1)),
-                hard: it.when_unsatisfiable == "DoNotSchedule",
+                hard: it.when_unsatisfiable != "ScheduleAnyway",
                 by_affinity: it.node_affinity_policy.as_deref() != Some("Ignore"),
                 by_taints: it.node_taints_policy.as_deref() == Some("Honor"),
             }
@@ -414,7 +435,6 @@ fn ports(spec: &core::PodSpec) -> Vec<Port> {
                 it.clone().filter(|it| !it.is_empty()).unwrap_or_else(|| default.to_owned())
             };
             let ip = text(&it.host_ip, "0.0.0.0");
-            let ip = if ip == "::" { "0.0.0.0".to_owned() } else { ip };
             Some(Port { port, protocol: text(&it.protocol, "TCP"), ip })
         })
         .collect();
@@ -442,7 +462,20 @@ pub fn controller(meta: &meta::ObjectMeta) -> Option<(String, String, String)> {
     Some((owner.kind.clone(), owner.name.clone(), owner.uid.clone()))
 }
 
-fn gang(meta: &meta::ObjectMeta) -> Option<Gang> {
+fn gang(observed: &ObservedPod) -> Option<Gang> {
+    let labelled = labelled_gang(&observed.pod.metadata);
+    let Some((group, name)) = pod_groups::group_of(observed) else { return labelled };
+    let rule = match (group, labelled) {
+        (_, Some(_)) => {
+            GangRule::Unknown("two gangs (berth.dev/gang and a group of scheduling.k8s.io)")
+        }
+        (GroupRef::Unknown(what), None) => GangRule::Unknown(what),
+        (group, None) => GangRule::Group(group),
+    };
+    Some(Gang { name, rule })
+}
+
+fn labelled_gang(meta: &meta::ObjectMeta) -> Option<Gang> {
     let find = |key: &str| {
         let of = |it: &Option<Labels>| it.as_ref().and_then(|it| it.get(key)).cloned();
         of(&meta.labels).or_else(|| of(&meta.annotations))
@@ -450,5 +483,5 @@ fn gang(meta: &meta::ObjectMeta) -> Option<Gang> {
     let name = find(GANG).filter(|name| !name.is_empty())?;
     let size = find(GANG_SIZE).unwrap_or_default();
     let number = size.parse::<usize>().ok().filter(|size| *size > 0);
-    Some(Gang { name: name.into(), size: number.ok_or(size) })
+    Some(Gang { name: name.into(), rule: GangRule::Size(number.ok_or(size)) })
 }

@@ -1,12 +1,13 @@
 //! Preemption: which pods of lower priority to delete so that a pod fits.
 //!
 //! Tried on the state itself: pods are taken off a node, the filters decide, and as many as possible
-//! are put back. What is proposed has passed all filters.
+//! are put back. What is proposed has passed all filters. Of a gang, all pods are victims or none.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use berth_engine::Timestamp;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Cluster;
 use super::eligibility::has_bit;
@@ -25,6 +26,14 @@ struct PreemptionCandidate {
     name: Arc<str>,
     victims: Vec<Victim>,
     started: Vec<i64>,
+}
+
+/// A pod that may become a victim.
+struct VictimCandidate {
+    pod: Arc<Pod>,
+    /// Whether it is on the node, and not elsewhere.
+    is_here: bool,
+    breaks_budget: bool,
 }
 
 impl PreemptionCandidate {
@@ -119,7 +128,7 @@ impl Cluster {
             let mut used = node.used.clone();
             let mut highest = None;
             for other in node.pods.iter().filter_map(|uid| self.pods.get(uid)) {
-                if is_preemptible(other, entry) {
+                if self.is_preemptible(other, entry) {
                     used.add(&other.requested, -1);
                     highest = highest.max(Some(other.pod.priority));
                 }
@@ -144,7 +153,8 @@ impl Cluster {
         let node = self.nodes.get(index)?;
         let name = Arc::clone(&node.node.name);
         let others = node.pods.iter().filter_map(|uid| self.pods.get(uid));
-        let lower = others.filter(|it| is_preemptible(it, entry)).map(|it| Arc::clone(&it.pod));
+        let lower =
+            others.filter(|it| self.is_preemptible(it, entry)).map(|it| Arc::clone(&it.pod));
         // A terminating pod is no victim, and is not reprieved.
         let (terminating, mut lower): (Vec<_>, Vec<_>) = lower.partition(|it| it.deleting);
         // The most important first: they are reprieved first.
@@ -172,30 +182,88 @@ impl Cluster {
         if !self.fits(entry, index) {
             return None;
         }
-        let (breaking, fine) = self.budgets.split(lower);
         let (mut victims, mut started) = (Vec::new(), Vec::new());
-        let marked = breaking.into_iter().map(|at| (at, true));
-        for (at, breaks_budget) in marked.chain(fine.into_iter().map(|at| (at, false))) {
-            let pod = &lower[at];
-            self.account(&pod.uid, index);
+        for unit in self.units(lower) {
+            for pod in unit.iter().filter(|it| it.is_here) {
+                self.account(&pod.pod.uid, index);
+            }
             if self.fits(entry, index) {
                 continue;
             }
-            self.unaccount(&pod.uid);
-            let (key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
-            victims.push(Victim { pod: key, uid, priority: pod.priority, breaks_budget });
-            started.push(pod.started.unwrap_or(i64::MAX));
+            for VictimCandidate { pod, is_here, breaks_budget } in unit {
+                if is_here {
+                    self.unaccount(&pod.uid);
+                }
+                let (pod_key, uid) = (pod.key.clone(), Arc::clone(&pod.uid));
+                victims.push(Victim { pod: pod_key, uid, priority: pod.priority, breaks_budget });
+                started.push(pod.started.unwrap_or(i64::MAX));
+            }
         }
-        Some(PreemptionCandidate { name, victims, started })
+        // The pod may need one of those elsewhere, such as by affinity.
+        let elsewhere: Vec<(Arc<str>, usize)> = victims
+            .iter()
+            .filter_map(|it| Some((Arc::clone(&it.uid), self.pods.get(&it.uid)?.assigned?)))
+            .collect();
+        elsewhere.iter().for_each(|(uid, _)| self.unaccount(uid));
+        let fits = elsewhere.is_empty() || self.fits(entry, index);
+        elsewhere.iter().for_each(|(uid, at)| self.account(uid, *at));
+        fits.then_some(PreemptionCandidate { name, victims, started })
+    }
+
+    /// The pods that are reprieved or preempted together: gangs as a whole, with their pods elsewhere, and
+    /// all others one by one. Those that would break a budget come first.
+    fn units(&self, lower: &[Arc<Pod>]) -> Vec<Vec<VictimCandidate>> {
+        let mut all = lower.to_vec();
+        let mut gangs: FxHashMap<Key, Vec<usize>> = FxHashMap::default();
+        for (at, pod) in lower.iter().enumerate() {
+            let Some(key) = pod.gang_key() else { continue };
+            if let Some(positions) = gangs.get_mut(&key) {
+                positions.push(at);
+                continue;
+            }
+            let Some(members) = self.preemption_unit(pod) else { continue };
+            // Those on the node are taken off it, so that they are not among the accounted.
+            let first = all.len();
+            all.extend(members);
+            gangs.insert(key, std::iter::once(at).chain(first..all.len()).collect());
+        }
+        let (breaking, fine) = self.budgets.split(&all);
+        let broken: FxHashSet<usize> = breaking.iter().copied().collect();
+        let candidate = |at: usize| VictimCandidate {
+            pod: Arc::clone(&all[at]),
+            is_here: at < lower.len(),
+            breaks_budget: broken.contains(&at),
+        };
+        let mut units = Vec::new();
+        for at in breaking.into_iter().chain(fine) {
+            match all[at].gang_key().filter(|key| gangs.contains_key(key)) {
+                None => units.push(vec![candidate(at)]),
+                Some(key) => {
+                    // The first of its members brings all; the others find none left.
+                    let positions = std::mem::take(gangs.entry(key).or_default());
+                    if !positions.is_empty() {
+                        units.push(positions.into_iter().map(candidate).collect());
+                    }
+                }
+            }
+        }
+        units
+    }
+
+    /// Whether a pod may be preempted for another: with its whole gang, or not at all. A reservation cannot.
+    fn is_preemptible(&self, other: &PodEntry, entry: &PodEntry) -> bool {
+        let is_lower =
+            |other: &PodEntry| other.pod.priority < entry.pod.priority && !other.reserved;
+        if !is_lower(other) || other.pod.gang.is_none() {
+            return is_lower(other);
+        }
+        let Some(unit) = self.preemption_unit(&other.pod) else { return true };
+        let is_own = entry.pod.gang_key().is_some_and(|own| other.pod.gang_key() == Some(own));
+        !is_own && unit.iter().filter_map(|it| self.pods.get(&it.uid)).all(is_lower)
     }
 
     fn fits(&mut self, entry: &PodEntry, index: usize) -> bool {
         let Ok(prepared) = self.prepare_pod(entry) else { return false };
         first_failure(self, &prepared, index).is_none()
     }
-}
-
-/// Whether a pod may be preempted for another. A reservation cannot.
-fn is_preemptible(other: &PodEntry, entry: &PodEntry) -> bool {
-    other.pod.priority < entry.pod.priority && !other.reserved
 }

@@ -106,6 +106,27 @@ impl Resources {
     }
 }
 
+impl Resources {
+    /// Every resource that does not fit, as [`Self::first_shortage`] describes it.
+    #[must_use]
+    pub fn shortages<'a>(&'a self, used: &Self, capacity: &Self) -> Vec<(&'a str, i64, i64)> {
+        let others = self.others.iter().map(|(name, requested)| {
+            let name: &str = name;
+            (name, *requested, used.extended(name), capacity.extended(name))
+        });
+        let named = [
+            ("cpu", self.cpu_milli, used.cpu_milli, capacity.cpu_milli),
+            ("memory", self.memory, used.memory, capacity.memory),
+            ("ephemeral-storage", self.storage, used.storage, capacity.storage),
+        ];
+        let all = named.into_iter().chain(others);
+        let short = all.filter(|(_, requested, used, capacity)| {
+            *requested > 0 && used.checked_add(*requested).is_none_or(|sum| sum > *capacity)
+        });
+        short.map(|(name, requested, used, capacity)| (name, capacity - used, requested)).collect()
+    }
+}
+
 /// An amount of a resource, formatted for people.
 #[must_use]
 pub fn format_amount(resource: &str, amount: i64) -> String {

@@ -4,7 +4,6 @@
 //! spreading are checked domain by domain; preferences are added on one scale. The best node is then
 //! checked by the function that decides, and the next best if it fails. All nodes are considered.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use berth_engine::Timestamp;
@@ -15,6 +14,7 @@ use super::filters::{FilterFailure, PreparedPod, first_failure};
 use super::outcome::{Outcome, Reservation, VolumePlan};
 use super::pod_affinity::AffinityIndex;
 use super::pod_store::PodEntry;
+use super::ties::TieBreaker;
 use super::topology::{NO_DOMAIN, Topologies, count_in};
 use super::{Cluster, MissingRequests, engine_types};
 
@@ -32,14 +32,13 @@ const CHECKED_SINGLY: usize = 8;
 pub(super) struct ScoredNode {
     pub(super) index: usize,
     pub(super) total: i64,
-    /// Its rank in the order of names.
-    rank: u32,
+    /// Its rank among those of the same score.
+    tie: u64,
 }
 
 impl ScoredNode {
-    /// Ties go to the name that comes first.
-    fn order(&self) -> (i64, Reverse<u32>) {
-        (self.total, Reverse(self.rank))
+    fn order(&self) -> (i64, u64) {
+        (self.total, self.tie)
     }
 }
 
@@ -139,8 +138,14 @@ impl Cluster {
             return None;
         }
         let mut best: Option<ScoredNode> = None;
-        let consider = |index: usize, total: i32, rank: u32| {
-            let found = ScoredNode { index, total: i64::from(total), rank };
+        let (nodes, ties) = (&self.nodes, TieBreaker::new(entry.pod.id));
+        let consider = |index: usize, total: i32, _rank: u32| {
+            let total = i64::from(total);
+            // Most nodes score less than the best so far, and need no rank.
+            if best.is_some_and(|best| total < best.total) {
+                return;
+            }
+            let found = ScoredNode { index, total, tie: nodes.tie_rank(ties, index) };
             if best.is_none_or(|best| best.order() < found.order()) {
                 best = Some(found);
             }
@@ -205,6 +210,15 @@ impl Cluster {
             );
             return Err(FilterFailure::new("requests", "requests_missing", text));
         }
+        let ignored = &self.settings.ignored_pod_fields;
+        if let Some(field) = pod.unknown_fields.iter().find(|it| !ignored.contains(it)) {
+            let text = format!(
+                "spec.{field} is unknown to this scheduler and may constrain where the pod can run; \
+                 upgrade Berth, remove the field, use another schedulerName, or ignore it with \
+                 --ignore-pod-fields {field}"
+            );
+            return Err(FilterFailure::new("pod-fields", "pod_field_unknown", text));
+        }
         if let Some(claim) = &pod.device_claim {
             let text = format!(
                 "it has resource claim {claim:?}, and this scheduler does not allocate devices; use \
@@ -241,8 +255,10 @@ impl Cluster {
         found.clear();
         let eligible = self.eligibility.get(&prepared.entry.pod.node_requirements, &self.nodes);
         let request = engine_types::instance_request(prepared.entry);
-        let consider = |index: usize, total: i32, rank: u32| {
-            found.push(ScoredNode { index, total: i64::from(total), rank });
+        let (nodes, ties) = (&self.nodes, TieBreaker::new(prepared.entry.pod.id));
+        let consider = |index: usize, total: i32, _rank: u32| {
+            let tie = nodes.tie_rank(ties, index);
+            found.push(ScoredNode { index, total: i64::from(total), tie });
         };
         // A request that is invalid for the engine has no candidates.
         let _ = self.engine.for_each_candidate(&request, now, eligible.words, consider);
@@ -269,11 +285,12 @@ impl Cluster {
             return;
         }
         let eligible = self.eligibility.get(node_requirements, &self.nodes).words;
+        let ties = TieBreaker::new(prepared.entry.pod.id);
         for (index, node) in self.nodes.present().filter(|(index, _)| has_bit(eligible, *index)) {
             let overfull = node.used.memory > node.node.allocatable.memory;
             if overfull && !found.iter().any(|it| it.index == index) {
-                let rank = u32::try_from(index).unwrap_or(u32::MAX);
-                found.push(ScoredNode { index, total: i64::from(i32::MIN), rank });
+                let tie = ties.rank(node.name_hash);
+                found.push(ScoredNode { index, total: i64::from(i32::MIN), tie });
             }
         }
     }
@@ -352,7 +369,7 @@ impl Cluster {
     }
 }
 
-/// The position of the highest score; ties go to the name that comes first.
+/// The position of the highest score.
 fn best_candidate(found: &[ScoredNode]) -> Option<usize> {
     found.iter().enumerate().max_by_key(|(_, it)| it.order()).map(|(at, _)| at)
 }

@@ -17,8 +17,12 @@ struct TestCluster(Cluster);
 impl TestCluster {
     fn new(nodes: &[Value]) -> Result<Self, Box<dyn std::error::Error>> {
         let policy = Policy::builtin("balanced")?;
-        let settings =
-            Settings { scheduler: "berth".into(), policy, missing_requests: MissingRequests::Zero };
+        let settings = Settings {
+            scheduler: "berth".into(),
+            policy,
+            missing_requests: MissingRequests::Zero,
+            ignored_pod_fields: Vec::new(),
+        };
         let mut world = Self(Cluster::new(settings));
         for node in nodes {
             world.node(node)?;

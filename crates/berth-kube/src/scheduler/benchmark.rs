@@ -111,7 +111,7 @@ impl ApiServerStub {
             let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
             self.by_uid.insert(uid, Box::new(pod.clone()));
             // The core stops only after the message below.
-            let _ = self.inbox.blocking_send(Message::Change(Change::Pod(Box::new(pod))));
+            let _ = self.inbox.blocking_send(Message::Change(Change::Pod(Box::new(pod.into()))));
             while let Ok(decision) = self.decided.try_recv() {
                 self.record(decision, &mut log);
             }
@@ -157,7 +157,7 @@ impl ApiServerStub {
         let Some(mut pod) = self.by_uid.remove(uid) else { return };
         pod.spec.get_or_insert_default().node_name = Some(node.to_string());
         pod.metadata.resource_version = pod.metadata.resource_version.map(|it| format!("{it}0"));
-        let _ = self.inbox.blocking_send(Message::Change(Change::Pod(pod)));
+        let _ = self.inbox.blocking_send(Message::Change(Change::Pod(Box::new((*pod).into()))));
     }
 }
 

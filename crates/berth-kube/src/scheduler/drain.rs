@@ -17,8 +17,13 @@ use super::queue::{Millis, Moment};
 
 /// The annotation or taint of a node to drain; its value may be a deadline.
 pub const DRAIN: &str = "berth.dev/drain";
-/// The annotation with the progress of the drain.
+/// The annotation with the progress of the drain by the scheduler of the default name; those of other names
+/// append theirs, so that several schedulers of one cluster do not overwrite each other.
 pub const DRAIN_STATUS: &str = "berth.dev/drain-status";
+/// The default name.
+const DEFAULT_SCHEDULER: &str = "berth";
+/// The longest name of a scheduler that fits into the annotation.
+pub const SCHEDULER_NAME_MAX: usize = 48;
 
 /// How often nodes are checked.
 const PASS_INTERVAL_MS: Millis = 1_000;
@@ -71,6 +76,9 @@ pub(super) struct DrainingPod {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct DrainTracker {
+    /// The name of the scheduler, and the annotation with its progress.
+    scheduler: String,
+    status_key: Arc<str>,
     nodes: BTreeMap<Arc<str>, NodeDrain>,
     /// Nodes whose drain ended and that still carry a status.
     ended: Vec<Arc<str>>,
@@ -84,7 +92,17 @@ pub(crate) struct DrainTracker {
 impl DrainTracker {
     /// No drains; at most this many pods are evicted at a time.
     pub(crate) fn new(max_concurrent: usize) -> Self {
-        Self { max_concurrent: max_concurrent.max(1), ..Self::default() }
+        let (scheduler, status_key) = (DEFAULT_SCHEDULER.to_owned(), DRAIN_STATUS.into());
+        Self { max_concurrent: max_concurrent.max(1), scheduler, status_key, ..Self::default() }
+    }
+
+    /// The same for the pods of a scheduler with this name.
+    pub(crate) fn for_scheduler(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.scheduler);
+        if name != DEFAULT_SCHEDULER {
+            self.status_key = format!("{DRAIN_STATUS}.{name}").into();
+        }
+        self
     }
 
     /// A node was added or updated.
@@ -95,7 +113,7 @@ impl DrainTracker {
         let taint = taints.into_iter().find(|it| it.key == DRAIN);
         let annotated = annotations.and_then(|it| it.get(DRAIN));
         let value = annotated.or_else(|| taint.and_then(|it| it.value.as_ref()));
-        let written = annotations.and_then(|it| it.get(DRAIN_STATUS));
+        let written = annotations.and_then(|it| it.get(&*self.status_key));
         let is_requested = annotated.is_some() || taint.is_some();
         if !is_requested || value.is_some_and(|it| it == "false") {
             let was_draining = self.nodes.remove(name).is_some();
@@ -274,7 +292,7 @@ impl DrainTracker {
                 );
                 (DrainState::Blocked, message)
             }
-            (0, _) => (DrainState::Done, "no pods remain".to_owned()),
+            (0, _) => (DrainState::Done, format!("no pods of scheduler {} remain", self.scheduler)),
             (left, stuck) if left == stuck => (
                 DrainState::Blocked,
                 format!("{left} of {total} pods remain, and none can be evicted: {reason}"),
@@ -298,7 +316,8 @@ impl DrainTracker {
         if is_due {
             drain.reported = Some((record.clone(), now.millis));
             let node = Arc::clone(node);
-            let status = DrainStatus { node, record: Some(record), is_event };
+            let key = Arc::clone(&self.status_key);
+            let status = DrainStatus { node, key, record: Some(record), is_event };
             actions.push(Action::WriteDrainStatus(status));
         }
     }
@@ -306,7 +325,8 @@ impl DrainTracker {
     /// Removes the status from nodes whose drain ended.
     pub(super) fn clear_ended_statuses(&mut self, actions: &mut Vec<Action>) {
         for node in self.ended.drain(..) {
-            let status = DrainStatus { node, record: None, is_event: false };
+            let key = Arc::clone(&self.status_key);
+            let status = DrainStatus { node, key, record: None, is_event: false };
             actions.push(Action::WriteDrainStatus(status));
         }
     }
@@ -466,7 +486,8 @@ mod tests {
         drains.put_node(&node(serde_json::json!({"metadata": {"name": "n"}})), at(1));
         let mut actions = Vec::new();
         drains.clear_ended_statuses(&mut actions);
-        let status = DrainStatus { node: "n".into(), record: None, is_event: false };
+        let (node, key) = ("n".into(), DRAIN_STATUS.into());
+        let status = DrainStatus { node, key, record: None, is_event: false };
         assert_eq!(actions, [Action::WriteDrainStatus(status)]);
     }
 

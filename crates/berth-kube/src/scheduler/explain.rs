@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::informers::vm_resource;
+use super::messages::Change;
+use super::optional_kinds::{OPTIONAL_KINDS, OptionalKind};
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Refusal};
 use crate::cluster::pod::Key;
 use crate::cluster::{Cluster, Settings};
@@ -62,10 +64,16 @@ pub async fn explain_once(
     let claims = list_all::<core::PersistentVolumeClaim>(client).await?;
     claims.iter().for_each(|it| volumes.put_claim(it));
     list_all::<PodDisruptionBudget>(client).await?.iter().for_each(|it| cluster.put_budget(it));
-    for vm in list_vms(client).await? {
-        cluster.put_vm(&serde_json::to_value(&vm).unwrap_or_default());
+    for kind in OPTIONAL_KINDS {
+        for it in list_optional(client, kind).await? {
+            match kind.change(&it) {
+                Change::Vm(vm) => cluster.put_vm(&vm),
+                Change::Group(kind, it) => cluster.put_group(kind, &it),
+                _ => {}
+            }
+        }
     }
-    for it in list_all::<core::Pod>(client).await? {
+    for it in list_all::<ObservedPod>(client).await? {
         cluster.put_pod(&it);
     }
     cluster.explain(pod, now).ok_or_else(|| ExplainError::NoPod(pod.clone()))
@@ -81,13 +89,19 @@ where
     })
 }
 
-/// Virtual machines, if they are defined.
-async fn list_vms(client: &Client) -> Result<Vec<DynamicObject>, ExplainError> {
-    let resource = vm_resource();
+/// The objects of a kind, if it is served.
+async fn list_optional(
+    client: &Client,
+    kind: OptionalKind,
+) -> Result<Vec<DynamicObject>, ExplainError> {
+    let failure = |source| ExplainError::List { kind: kind.to_string(), source: Box::new(source) };
+    let Some(resource) = kind.discover(client).await.map_err(failure)? else {
+        return Ok(Vec::new());
+    };
     match list_pages(Api::<DynamicObject>::all_with(client.clone(), &resource)).await {
         Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(error) => Err(ExplainError::List { kind: resource.plural, source: Box::new(error) }),
+        Err(error) => Err(failure(error)),
     }
 }
 

@@ -6,11 +6,8 @@
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use berth_ledger::invariant_ok;
 use futures_util::StreamExt;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::Resource;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -20,14 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message};
 use super::metrics::Metrics;
+use super::optional_kinds::{OPTIONAL_KINDS, POD_GROUPS, VMS, WORKLOADS};
 use crate::cluster::pod::Key;
 use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
-/// The kind whose definition may be missing.
-const VMS: &str = "virtualmachines.vm.neon.tech";
-
 /// The kinds that must be listed before anything is scheduled.
-pub(crate) const KINDS: [&str; 11] = [
+pub(crate) const KINDS: [&str; 13] = [
     "nodes",
     "pods",
     "namespaces",
@@ -39,10 +34,10 @@ pub(crate) const KINDS: [&str; 11] = [
     "csidrivers",
     "csistoragecapacities",
     VMS,
+    POD_GROUPS,
+    WORKLOADS,
 ];
 
-/// How often to check whether virtual machines are defined.
-const VM_DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// Seconds after which a quiet watch is replaced, to detect connections that died silently.
 const WATCH_TIMEOUT_S: u32 = 240;
 
@@ -59,7 +54,7 @@ impl Informers {
     /// Starts the informers of all kinds.
     pub(crate) fn start(self) {
         let [nodes, pods, namespaces, budgets, claims, volumes, classes, csi_nodes, ..] = KINDS;
-        let [.., csi_drivers, csi_capacities, _] = KINDS;
+        let [.., csi_drivers, csi_capacities, _, _, _] = KINDS;
         self.spawn_informer(nodes, Change::Node, |key, _| Change::NodeDeleted(key));
         self.spawn_informer(pods, Change::Pod, Change::PodDeleted);
         self.spawn_informer(namespaces, Change::Namespace, |key, _| Change::NamespaceDeleted(key));
@@ -72,7 +67,9 @@ impl Informers {
         self.spawn_informer(csi_capacities, Change::CsiCapacity, |key, _| {
             Change::CsiCapacityDeleted(key)
         });
-        tokio::spawn(self.run_vm_informer());
+        for kind in OPTIONAL_KINDS {
+            tokio::spawn(self.clone().run_optional_informer(kind));
+        }
     }
 
     fn spawn_informer<K>(
@@ -94,7 +91,7 @@ impl Informers {
     }
 
     /// Lists and watches one kind until stopped, or until its definition is deleted.
-    async fn run_informer<K>(
+    pub(super) async fn run_informer<K>(
         &self,
         api: Api<K>,
         kind: &'static str,
@@ -111,7 +108,7 @@ impl Informers {
                 Ok(event) => (index.apply_event(event), false),
                 Err(error) => {
                     self.record_watch_error(kind, &error);
-                    if kind != VMS || !is_not_found(&error) {
+                    if !is_optional(kind) || !is_not_found(&error) {
                         continue;
                     }
                     // All objects were deleted with their definition.
@@ -139,46 +136,11 @@ impl Informers {
             error => tracing::debug!(kind, %error, "restarting watch after error"),
         }
     }
-
-    /// Watches virtual machines where they are defined, and otherwise checks again periodically.
-    async fn run_vm_informer(self) {
-        let resource = vm_resource();
-        let mut synced = false;
-        loop {
-            let found = self.client.list_api_group_resources("vm.neon.tech/v1").await;
-            let is_there = match &found {
-                Ok(list) => Some(list.resources.iter().any(|it| it.name == resource.plural)),
-                Err(kube::Error::Api(status)) if status.code == 404 => Some(false),
-                // Discovery failed, so it is not known whether they are defined.
-                Err(error) => {
-                    tracing::warn!(%error, "failed to discover the VirtualMachine resource; retrying");
-                    None
-                }
-            };
-            if is_there == Some(true) {
-                let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
-                self.run_informer(api, VMS, vm_message).await;
-                synced = true;
-            } else if is_there == Some(false) && !synced {
-                synced = true;
-                if self.inbox.send(Message::Synced(VMS)).await.is_err() {
-                    return;
-                }
-            }
-            let wait =
-                if is_there.is_some() { VM_DISCOVERY_INTERVAL } else { Duration::from_secs(2) };
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-    }
 }
 
-/// The kind of virtual machines.
-pub(super) fn vm_resource() -> ApiResource {
-    let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-    ApiResource::from_gvk_with_plural(&kind, "virtualmachines")
+/// Whether a cluster may not serve the kind.
+fn is_optional(kind: &str) -> bool {
+    matches!(kind, VMS | POD_GROUPS | WORKLOADS)
 }
 
 /// Whether the kind is not defined.
@@ -189,16 +151,4 @@ fn is_not_found(error: &watcher::Error) -> bool {
         return false;
     };
     matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-fn vm_message(delta: WatchDelta<DynamicObject>) -> Message {
-    match delta {
-        WatchDelta::Updated(object) => {
-            let value = serde_json::to_value(&object);
-            let value = invariant_ok!(value, "watched_object_is_json").unwrap_or_default();
-            Message::Change(Change::Vm(Box::new(value)))
-        }
-        WatchDelta::Deleted(key, _) => Message::Change(Change::VmDeleted(key)),
-        WatchDelta::Synced => Message::Synced(VMS),
-    }
 }

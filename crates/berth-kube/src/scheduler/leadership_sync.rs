@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1 as core;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use rustc_hash::FxHashSet;
@@ -12,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message, SyncStatus};
+use crate::cluster::observed_pod::ObservedPod;
 use crate::leader_election::Leadership;
 use crate::watch::parse_version;
 
@@ -75,7 +75,7 @@ impl LeadershipSync {
     /// Lists all pods. Without a resource version, the API server answers from etcd and not from its
     /// watch cache, so the list is current.
     async fn relist_pods(&self) -> Result<(), kube::Error> {
-        let api: Api<core::Pod> = Api::all(self.client.clone());
+        let api: Api<ObservedPod> = Api::all(self.client.clone());
         let (mut uids, mut token) = (FxHashSet::default(), None);
         self.send(Message::RelistStarted).await;
         loop {
@@ -83,8 +83,8 @@ impl LeadershipSync {
                 ListParams { limit: Some(PAGE_SIZE), continue_token: token, ..Default::default() };
             let page = api.list(&params).await?;
             for mut pod in page.items {
-                pod.metadata.managed_fields = None;
-                if let Some(uid) = &pod.metadata.uid {
+                pod.pod.metadata.managed_fields = None;
+                if let Some(uid) = &pod.pod.metadata.uid {
                     uids.insert(Arc::from(uid.as_str()));
                 }
                 self.send(Message::Change(Change::Pod(Box::new(pod)))).await;

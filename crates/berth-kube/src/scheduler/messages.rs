@@ -12,8 +12,10 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
+use crate::cluster::pod_groups::GroupKind;
 use crate::wire::PermitCall;
 
 /// An object was created, updated or deleted.
@@ -21,7 +23,7 @@ use crate::wire::PermitCall;
 pub(crate) enum Change {
     Node(Box<core::Node>),
     NodeDeleted(Key),
-    Pod(Box<core::Pod>),
+    Pod(Box<ObservedPod>),
     PodDeleted(Key, Arc<str>),
     Namespace(Box<core::Namespace>),
     NamespaceDeleted(Key),
@@ -41,6 +43,8 @@ pub(crate) enum Change {
     CsiCapacityDeleted(Key),
     Vm(Box<serde_json::Value>),
     VmDeleted(Key),
+    Group(GroupKind, Box<serde_json::Value>),
+    GroupDeleted(GroupKind, Key),
 }
 
 /// An input of the core.
@@ -72,7 +76,7 @@ pub(crate) enum Message {
 #[derive(Debug)]
 pub(crate) enum ActionResult {
     /// The pod changed since the decision, for example it is bound to another node.
-    PodChanged { uid: Arc<str>, pod: Box<core::Pod> },
+    PodChanged { uid: Arc<str>, pod: Box<ObservedPod> },
     /// The pod no longer exists.
     PodDeleted { uid: Arc<str> },
     /// The pod is certainly not bound.
@@ -200,6 +204,8 @@ pub struct DrainRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainStatus {
     pub(crate) node: Arc<str>,
+    /// The annotation.
+    pub(crate) key: Arc<str>,
     /// Absent: remove the annotation.
     pub(crate) record: Option<DrainRecord>,
     /// Whether to record an event as well.

@@ -21,6 +21,7 @@ mod informers;
 mod leadership_sync;
 mod messages;
 mod metrics;
+mod optional_kinds;
 mod queue;
 
 use std::sync::Arc;
@@ -139,7 +140,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     };
     let core = SchedulerCore::new(
         options.settings.clone(),
-        DrainTracker::new(options.eviction_concurrency),
+        DrainTracker::new(options.eviction_concurrency).for_scheduler(&options.settings.scheduler),
         Arc::clone(&sync_status),
         Arc::clone(&metrics),
     );

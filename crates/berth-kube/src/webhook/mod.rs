@@ -10,6 +10,7 @@
 mod admission;
 mod affinity;
 mod annotations;
+mod breaker;
 mod events;
 mod install;
 mod metrics;

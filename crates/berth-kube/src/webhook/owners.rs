@@ -171,7 +171,7 @@ impl OwnerResolver {
         let Some(set) = set.filter(|it| is_same_object(&it.metadata, reference)) else {
             return Ok(None);
         };
-        let replicas = set.spec.as_ref().map(|spec| i64::from(spec.replicas.unwrap_or(1)));
+        let replicas = Some(i64::from(set.spec.replicas.unwrap_or(1)));
         let hash = get_label(&set.metadata, "pod-template-hash");
         let revision = hash.or(set.metadata.name.as_deref()).unwrap_or_default().to_owned();
         let parent = controller(set.metadata.owner_references.as_deref());
@@ -210,9 +210,8 @@ impl OwnerResolver {
         let Some(set) = set.filter(|it| is_same_object(&it.metadata, reference)) else {
             return Ok(None);
         };
-        let spec = set.spec.as_ref();
-        let replicas = spec.map(|spec| i64::from(spec.replicas.unwrap_or(1)));
-        let start = spec.and_then(|spec| spec.ordinals.as_ref()?.start).unwrap_or(0);
+        let replicas = Some(i64::from(set.spec.replicas.unwrap_or(1)));
+        let start = set.spec.ordinals.as_ref().and_then(|it| it.start).unwrap_or(0);
         let found = FoundController { kind: kind_of(reference), metadata: set.metadata, replicas };
         let mut owner = self.build_owner(namespace, found, None, reference);
         owner.ordering = SlotOrdering::Ordinal { start: i64::from(start) };

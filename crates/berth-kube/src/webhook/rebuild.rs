@@ -275,9 +275,7 @@ impl Rebuilder {
             annotations.get("deployment.kubernetes.io/revision")?.parse().ok()
         };
         let Some((own, others)) = self.siblings(pod) else { return false };
-        let wanted = |set: &ReplicaSet| {
-            set.spec.as_ref().and_then(|spec| spec.replicas).is_none_or(|it| it > 0)
-        };
+        let wanted = |set: &ReplicaSet| set.spec.replicas.is_none_or(|it| it > 0);
         others.iter().any(|it| wanted(it) && revision(it) > revision(&own))
     }
 

@@ -25,7 +25,9 @@ use berth_ledger::{
 };
 use thiserror::Error;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use super::breaker::Breaker;
 use crate::watch::parse_version;
 
 /// The node that stands for all on-demand nodes.
@@ -70,6 +72,8 @@ pub enum OpenError {
 pub(super) enum SlotStoreError {
     #[error("the ledger is unavailable")]
     Ledger(#[from] LedgerError),
+    #[error("the ledger did not answer a moment ago")]
+    Unavailable,
     #[error("the ledger rejected the request: {0}")]
     Refused(String),
     #[error("the ledger is closing")]
@@ -113,6 +117,7 @@ pub(super) enum SlotResult {
 pub(super) struct SlotStore {
     placer: Placer,
     catalog: Arc<Catalog>,
+    breaker: Breaker,
     lease_s: u32,
     /// Runs maintenance until the store is closed.
     _maintenance: MaintenanceWorker,
@@ -156,7 +161,8 @@ impl SlotStore {
             ..MaintenanceConfig::default()
         };
         let maintenance = MaintenanceWorker::start(ledger, config).map_err(failed)?;
-        Ok(Self { placer, catalog, lease_s, _maintenance: maintenance })
+        let breaker = Breaker::default();
+        Ok(Self { placer, catalog, breaker, lease_s, _maintenance: maintenance })
     }
 
     /// Waits until every commit made here is visible in the catalog.
@@ -183,6 +189,7 @@ impl SlotStore {
             }
             let next = now.as_ref().map_or(1, |it| it.version + 1);
             let expect = now.as_ref().map_or(Expect::Absent, |it| Expect::Revision(it.version));
+            self.check_available()?;
             let op = Op::PutWorkload { workload: row(key, rule, version, next), expect };
             match self.administer(op).await? {
                 Outcome::Done | Outcome::Unchanged => {
@@ -206,6 +213,7 @@ impl SlotStore {
         &self,
         request: &SlotRequest,
     ) -> Result<SlotResult, SlotStoreError> {
+        self.check_available()?;
         for tried in 1..=TRIES {
             match self.submit(request).await? {
                 PlaceAnswer::Granted(granted) => {
@@ -272,7 +280,19 @@ impl SlotStore {
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.placer.submit(PlaceJob { request, reply });
-        receiver.await.map_err(|_| SlotStoreError::Closed)
+        let answer = receiver.await.map_err(|_| SlotStoreError::Closed)?;
+        let answered = !matches!(answer, PlaceAnswer::Unknown(_));
+        self.breaker.record(answered, Instant::now());
+        Ok(answer)
+    }
+
+    /// Fails at once while the ledger does not answer.
+    fn check_available(&self) -> Result<(), SlotStoreError> {
+        if self.breaker.try_pass(Instant::now()) {
+            Ok(())
+        } else {
+            Err(SlotStoreError::Unavailable)
+        }
     }
 
     /// The slot that the next pod would get if one pod were gone, and its type. Writes nothing.
@@ -430,7 +450,9 @@ impl SlotStore {
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.placer.ledger().submit([Job { op, reply }]);
-        Ok(receiver.await.map_err(|_| SlotStoreError::Closed)??)
+        let answer = receiver.await.map_err(|_| SlotStoreError::Closed)?;
+        self.breaker.record(answer.is_ok(), Instant::now());
+        Ok(answer?)
     }
 }
 

@@ -58,24 +58,18 @@ pub(super) fn watch_controllers(
     let deployments = watch_all::<Deployment>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
-        if let Some(spec) = &mut it.spec {
-            spec.template = Default::default();
-        }
+        it.spec.template = Default::default();
     });
     let sets = watch_all::<ReplicaSet>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
-        if let Some(spec) = &mut it.spec {
-            spec.template = None;
-        }
+        it.spec.template = Default::default();
     });
     let stateful = watch_all::<StatefulSet>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;
         it.status = None;
-        if let Some(spec) = &mut it.spec {
-            spec.template = Default::default();
-            spec.volume_claim_templates = None;
-        }
+        it.spec.template = Default::default();
+        it.spec.volume_claim_templates = None;
     });
     let nodes = watch_all::<PartialObjectMeta<Node>>(client, stop).modify(|it| {
         it.metadata.managed_fields = None;

@@ -24,7 +24,7 @@ fn half_a_gang_is_noticed() {
     let mut annotated = member("a", Some("n1"));
     let labels = annotated["metadata"]["labels"].take();
     annotated["metadata"]["annotations"] = labels;
-    assert_eq!(check_gangs(&[annotated]).len(), 1);
+    assert_eq!(check_gangs(&[annotated], &[]).len(), 1);
 }
 
 #[test]
@@ -60,4 +60,34 @@ fn a_sequence_is_replayed_in_order() {
     assert!(check_placement(&world, &pods[2], "n1").is_empty());
     world.remove_node("n1");
     assert_eq!(check_placement(&world, &pods[2], "n1")[0].rule, "node");
+}
+
+#[test]
+fn a_group_of_kubernetes_has_its_minimum_bound_or_nothing() {
+    let of = |spec: Value| {
+        let bound = json!({"spec": {"nodeName": "n1"}});
+        patched(pod("a", &json!({ "spec": spec })), &bound)
+    };
+    let minimum = |count: u32| json!({"gang": {"minCount": count}});
+    let group = |policy: Value| {
+        json!({
+            "kind": "PodGroup", "metadata": {"namespace": "default", "name": "train"},
+            "spec": {"schedulingPolicy": policy},
+        })
+    };
+    let grouped = of(json!({"schedulingGroup": {"podGroupName": "train"}}));
+    let broken =
+        |pod: &Value, others: &[Value]| !check_gangs(std::slice::from_ref(pod), others).is_empty();
+    assert!(broken(&grouped, &[]), "its group does not exist");
+    assert!(broken(&grouped, &[group(minimum(2))]));
+    assert!(!broken(&grouped, &[group(minimum(1))]));
+    assert!(!broken(&grouped, &[group(json!({"basic": {}}))]));
+    let workload = |count: u32| {
+        json!({
+            "kind": "Workload", "metadata": {"namespace": "default", "name": "job"},
+            "spec": {"podGroups": [{"name": "w", "policy": minimum(count)}]},
+        })
+    };
+    let of_workload = of(json!({"workloadRef": {"name": "job", "podGroup": "w"}}));
+    assert!(broken(&of_workload, &[workload(2)]) && !broken(&of_workload, &[workload(1)]));
 }

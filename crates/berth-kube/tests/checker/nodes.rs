@@ -54,6 +54,24 @@ fn taints_are_tolerated_by_key_value_and_effect() {
         let pod = by(toleration.clone());
         assert_eq!(broken(&tainted("NoSchedule"), &[], &[], &pod, "n1"), expected, "{toleration}");
     }
+    let numeric = |value: &str| {
+        let taints = json!([{"key": "sla", "value": value, "effect": "NoSchedule"}]);
+        [node("n1", &json!({"spec": {"taints": taints}}))]
+    };
+    let than = |operator: &str| by(json!({"key": "sla", "operator": operator, "value": "900"}));
+    for (operator, value, tolerated) in [
+        ("Gt", "901", true),
+        ("Gt", "900", false),
+        ("Lt", "899", true),
+        ("Lt", "-1", true),
+        ("Lt", "900", false),
+        ("Gt", "0901", false),
+        ("Gt", "a", false),
+    ] {
+        let expected: &[&str] = if tolerated { &[] } else { &["taints"] };
+        let found = broken(&numeric(value), &[], &[], &than(operator), "n1");
+        assert_eq!(found, expected, "{operator} {value}");
+    }
     assert_eq!(broken(&tainted("NoExecute"), &[], &[], &with(&json!({})), "n1"), ["taints"]);
     assert_eq!(broken(&tainted("PreferNoSchedule"), &[], &[], &with(&json!({})), "n1"), FINE);
 }
@@ -132,4 +150,28 @@ fn volumes_must_be_reachable_and_claims_must_exist() {
         patched(uses.clone(), &json!({"metadata": {"name": "b"}, "spec": {"nodeName": "n1"}}));
     assert_eq!(broken(&nodes, std::slice::from_ref(&other), &bound, &uses, "n1"), FINE);
     assert_eq!(broken(&nodes, &[other], &alone, &uses, "n1"), ["volumes"]);
+}
+
+#[test]
+fn features_that_follow_from_the_spec_must_be_declared() {
+    let rules = json!([{"action": "RestartAllContainers"}]);
+    let mount = json!({"name": "v", "mountPath": "/v", "bindMountOptions": ["noexec"]});
+    let cases = [
+        (
+            json!({"initContainers": [{"name": "a", "restartPolicyRules": rules}]}),
+            "RestartAllContainersOnContainerExits",
+        ),
+        (json!({"hostNetwork": true, "hostUsers": false}), "UserNamespacesHostNetworkSupport"),
+        (
+            json!({"containers": [{"name": "main", "volumeMounts": [mount]}]}),
+            "VolumeBindMountOptions",
+        ),
+    ];
+    for (spec, feature) in cases {
+        let declaring =
+            |it: &str| [node("n1", &json!({"status": {"declaredFeatures": ["Other", it]}}))];
+        assert_eq!(broken(&declaring(feature), &[], &[], &with(&spec), "n1"), FINE, "{spec}");
+        let found = broken(&declaring("Another"), &[], &[], &with(&spec), "n1");
+        assert_eq!(found, ["features"], "{spec}");
+    }
 }

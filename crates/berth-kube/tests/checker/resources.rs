@@ -139,6 +139,7 @@ fn host_ports_clash_by_number_protocol_and_address() {
         (json!({"hostPort": 8080, "hostIP": "0.0.0.0", "protocol": "TCP"}), true),
         (json!({"hostPort": 8080, "hostIP": "10.0.0.1"}), true),
         (json!({"hostPort": 8080, "hostIP": "10.0.0.2"}), false),
+        (json!({"hostPort": 8080, "hostIP": "::"}), false),
         (json!({"hostPort": 8080, "protocol": "UDP"}), false),
         (json!({"hostPort": 8081}), false),
         (json!({"containerPort": 8080}), false),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_engine::{Policy, Timestamp};
 use berth_kube::cluster::outcome::{PodExplanation, Reservation};
 use berth_kube::cluster::pod::Key;
+use berth_kube::cluster::pod_groups::GroupKind;
 use berth_kube::cluster::{Cluster, MissingRequests, PodState, Settings};
 use serde_json::{Value, json};
 
@@ -27,6 +28,8 @@ pub(crate) struct Model {
     pub(crate) plain: bool,
     pub(crate) nodes: BTreeMap<String, Value>,
     pub(crate) namespaces: BTreeMap<String, Value>,
+    /// PodGroups by `namespace/name`.
+    pub(crate) groups: BTreeMap<String, Value>,
     /// Pods as the API server has them, by `namespace/name`.
     pub(crate) pods: BTreeMap<String, Value>,
     /// Places that are held and not yet bound.
@@ -43,6 +46,7 @@ fn core(policy: &str) -> Cluster {
         scheduler: "berth".to_owned(),
         policy,
         missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
     })
 }
 
@@ -78,6 +82,7 @@ impl Model {
             plain,
             nodes: BTreeMap::new(),
             namespaces: BTreeMap::new(),
+            groups: BTreeMap::new(),
             pods: BTreeMap::new(),
             reserved: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -99,6 +104,53 @@ impl Model {
         self.core.put_node(&typed(&node));
         self.world.put_node(&node);
         self.nodes.insert(name, node);
+    }
+
+    /// A PodGroup, of the namespace and the name that its gang has.
+    pub(crate) fn put_group(&mut self, namespace: &str, name: &str, policy: &Value) {
+        let group = json!({
+            "kind": "PodGroup", "metadata": {"namespace": namespace, "name": name},
+            "spec": {"schedulingPolicy": policy},
+        });
+        self.log.push(format!("group {group}"));
+        self.core.put_group(GroupKind::PodGroup, &group);
+        self.groups.insert(format!("{namespace}/{name}"), group);
+    }
+
+    /// The gang of a pod that goes as a whole.
+    fn gang_of(&self, pod: &Value) -> Option<String> {
+        let namespace = pod["metadata"]["namespace"].as_str()?;
+        if let Some(name) = pod["metadata"]["labels"]["berth.dev/gang"].as_str() {
+            return Some(format!("{namespace}/{name}"));
+        }
+        let name = pod["spec"]["schedulingGroup"]["podGroupName"].as_str()?;
+        let key = format!("{namespace}/{name}");
+        let basic = !self.groups[&key]["spec"]["schedulingPolicy"]["basic"].is_null();
+        Some(format!("group {key}")).filter(|_| !basic)
+    }
+
+    /// Whether both are of one gang that goes as a whole.
+    pub(crate) fn same_gang(&self, a: &Value, b: &Value) -> bool {
+        let gang = self.gang_of(a);
+        gang.is_some() && gang == self.gang_of(b)
+    }
+
+    /// The pods that would have to go with a pod, itself included: those of its gang that have a place and
+    /// are not going.
+    pub(crate) fn unit(&self, key: &str) -> Vec<String> {
+        let pod = &self.pods[key];
+        let counts = |it: &&String| {
+            let other = &self.pods[*it];
+            let placed = other["spec"]["nodeName"]
+                .as_str()
+                .is_some_and(|node| self.nodes.contains_key(node));
+            let goes_too = self.same_gang(pod, other)
+                && !is_ended(other)
+                && !is_going(other)
+                && (placed || self.reserved.contains_key(*it));
+            **it == *key || goes_too
+        };
+        self.pods.keys().filter(counts).cloned().collect()
     }
 
     pub(crate) fn remove_node(&mut self, name: &str) {
@@ -191,6 +243,7 @@ impl Model {
     pub(crate) fn rebuilt(&self, rng: &mut Rng) -> Cluster {
         let mut core = core(self.policy);
         let mut told: Vec<&Value> = self.nodes.values().chain(self.namespaces.values()).collect();
+        told.extend(self.groups.values());
         let pods: Vec<Value> =
             self.pods.iter().map(|(key, pod)| with_node(pod, self.reserved.get(key))).collect();
         told.extend(&pods);
@@ -201,6 +254,7 @@ impl Model {
             match object["kind"].as_str() {
                 Some("Node") => core.put_node(&typed(object)),
                 Some("Pod") => drop(core.put_pod(&typed(object))),
+                Some("PodGroup") => core.put_group(GroupKind::PodGroup, object),
                 _ => {
                     let name = object["metadata"]["name"].as_str().expect("a name");
                     core.put_namespace(name, &labels(object));

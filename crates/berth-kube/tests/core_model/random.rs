@@ -34,6 +34,11 @@ impl Rng {
 pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
 pub(crate) const HOST: &str = "kubernetes.io/hostname";
 pub(crate) const NAMESPACES: [&str; 3] = ["default", "blue", "red"];
+const FEATURE_NAMES: [&str; 3] = [
+    "RestartAllContainersOnContainerExits",
+    "UserNamespacesHostNetworkSupport",
+    "VolumeBindMountOptions",
+];
 const KEYS: [&str; 3] = [ZONE, HOST, "rack"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -54,7 +59,7 @@ pub(crate) fn any_node(name: &str, plain: bool, rng: &mut Rng) -> Value {
     for key in ["dedicated", "node.kubernetes.io/unschedulable", "gpu"] {
         if !plain && rng.chance(8) {
             let effect = rng.pick(&["NoSchedule", "PreferNoSchedule", "NoExecute"]);
-            taints.push(json!({"key": key, "value": rng.pick(&["", "x"]), "effect": effect}));
+            taints.push(json!({"key": key, "value": rng.pick(&["", "x", "7"]), "effect": effect}));
         }
     }
     let mut allocatable = json!({
@@ -65,13 +70,14 @@ pub(crate) fn any_node(name: &str, plain: bool, rng: &mut Rng) -> Value {
     if rng.chance(70) {
         allocatable["ephemeral-storage"] = rng.pick(&["1Gi", "10Gi"]).into();
     }
+    let features: Vec<&str> = FEATURE_NAMES.into_iter().filter(|_| rng.chance(50)).collect();
     if rng.chance(20) {
         allocatable["example.com/gpu"] = rng.pick(&["1", "2"]).into();
     }
     let patch = json!({
         "metadata": {"labels": labels},
         "spec": {"taints": taints, "unschedulable": !plain && rng.chance(7)},
-        "status": {"allocatable": allocatable},
+        "status": {"allocatable": allocatable, "declaredFeatures": features},
     });
     node(name, &patch)
 }
@@ -131,10 +137,11 @@ fn any_container(name: &str, rng: &mut Rng) -> Value {
 }
 
 type Feature = fn(&mut Rng) -> Value;
-const FEATURES: [Feature; 13] = [
+const FEATURES: [Feature; 14] = [
     more_containers,
     storage_and_gpus,
     host_ports,
+    node_features,
     tolerations,
     node_selector,
     node_affinity,
@@ -178,12 +185,33 @@ fn host_ports(rng: &mut Rng) -> Value {
     let mut made = any_container("main", rng);
     let mut ports = vec![json!({"containerPort": 80, "hostPort": 80})];
     if rng.chance(50) {
-        ports[0]["hostIP"] = rng.pick(&["10.0.0.1", "10.0.0.2", "0.0.0.0"]).into();
+        ports[0]["hostIP"] = rng.pick(&["10.0.0.1", "10.0.0.2", "0.0.0.0", "::"]).into();
     }
     if rng.chance(30) {
         ports.push(json!({"containerPort": 80, "hostPort": 80, "protocol": "UDP"}));
     }
     made["ports"] = ports.into();
+    json!({"spec": {"containers": [made]}})
+}
+
+/// Fields that need a declared feature.
+fn node_features(rng: &mut Rng) -> Value {
+    let rules =
+        |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [1]}}]);
+    let mut made = any_container("main", rng);
+    match rng.below(4) {
+        0 => made["restartPolicyRules"] = rules("RestartAllContainers"),
+        1 => made["restartPolicyRules"] = rules("Restart"),
+        2 => {
+            let options = rng.pick(&[json!([]), json!(["noexec"])]);
+            made["volumeMounts"] =
+                json!([{"name": "v", "mountPath": "/v", "bindMountOptions": options}]);
+        }
+        _ => {
+            let user_namespace = !rng.chance(50);
+            return json!({"spec": {"hostNetwork": true, "hostUsers": !user_namespace}});
+        }
+    }
     json!({"spec": {"containers": [made]}})
 }
 
@@ -194,6 +222,8 @@ fn tolerations(rng: &mut Rng) -> Value {
         json!({"key": "dedicated", "value": "x"}),
         json!({"key": "dedicated", "operator": "Equal", "effect": "NoSchedule"}),
         json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
+        json!({"key": "gpu", "operator": "Gt", "value": rng.pick(&["6", "7", "07"])}),
+        json!({"key": "dedicated", "operator": "Lt", "value": rng.pick(&["7", "8"])}),
         json!({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}),
     ];
     json!({"spec": {"tolerations": [rng.pick(&all), rng.pick(&all)]}})

@@ -1,6 +1,6 @@
 //! What may happen next, and what must be true of it.
 
-use berth_kube::cluster::outcome::{GangOutcome, Outcome, Preemption};
+use berth_kube::cluster::outcome::{GangOutcome, Outcome, Preemption, Reservation};
 use serde_json::{Value, json};
 
 use crate::checker::{World, check_placement};
@@ -89,9 +89,14 @@ fn place(model: &mut Model, rng: &mut Rng) {
 /// Whether a pod may have to go for another.
 fn is_lesser(model: &Model, other: &str, than: &Value, node: &str) -> bool {
     let pod = &model.pods[other];
+    let is_lower = |it: &String| {
+        model.pods[it]["spec"]["priority"].as_i64() < than["spec"]["priority"].as_i64()
+            && !model.reserved.contains_key(it)
+    };
     pod["spec"]["nodeName"] == node
         && !is_ended(pod)
-        && pod["spec"]["priority"].as_i64() < than["spec"]["priority"].as_i64()
+        && !model.same_gang(pod, than)
+        && model.unit(other).iter().all(is_lower)
 }
 
 /// The world without some pods.
@@ -117,7 +122,12 @@ fn no_victims(model: &Model, pod: &Value) {
         let going: Vec<&String> = lesser.iter().filter(|it| is_going(&model.pods[*it])).collect();
         waits |= pod["status"]["nominatedNodeName"] == **node && !going.is_empty();
         waits |= check_placement(&without(model, going), pod, node).is_empty();
-        if !lesser.is_empty() && check_placement(&without(model, &lesser), pod, node).is_empty() {
+        // With those of its gang that are elsewhere, other rules may change.
+        let here = lesser.iter().flat_map(|it| model.unit(it)).all(|it| lesser.contains(&it));
+        if here
+            && !lesser.is_empty()
+            && check_placement(&without(model, &lesser), pod, node).is_empty()
+        {
             helps.push(node);
         }
     }
@@ -133,8 +143,11 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
     let victims: Vec<String> = preemption.victims.iter().map(|it| it.pod.to_string()).collect();
     assert!(!victims.is_empty(), "{}", model.story());
     for victim in &victims {
-        let fair = lesser.contains(victim) && !is_going(&model.pods[victim]);
+        let unit = model.unit(victim);
+        let fair = unit.iter().any(|it| lesser.contains(it)) && !is_going(&model.pods[victim]);
         assert!(fair, "{victim} should not have to go\n{}", model.story());
+        let whole = unit.iter().all(|it| victims.contains(it));
+        assert!(whole, "only a part of the gang of {victim} has to go\n{}", model.story());
     }
     let going: Vec<String> =
         lesser.iter().filter(|it| is_going(&model.pods[*it])).cloned().collect();
@@ -142,8 +155,10 @@ fn preempt(model: &mut Model, key: &str, preemption: &Preemption, rng: &mut Rng)
     let wrong = check_placement(&without(model, gone()), &pod, &node);
     assert!(wrong.is_empty(), "not enough go: {wrong:#?}\n{}", model.story());
     if pod.pointer("/spec/affinity/podAffinity").is_none() {
+        let here = || gone().filter(|it| lesser.contains(it));
         for spared in &victims {
-            let world = without(model, gone().filter(|it| *it != spared));
+            let unit = model.unit(spared);
+            let world = without(model, here().filter(|it| !unit.contains(it)));
             let wrong = check_placement(&world, &pod, &node);
             assert!(!wrong.is_empty(), "{spared} would go in vain\n{}", model.story());
         }
@@ -247,33 +262,57 @@ fn gang(model: &mut Model, rng: &mut Rng) {
     let (first, size) = (rng.next() % 1_000_000, 1 + rng.below(4));
     let name = format!("g{first}");
     let namespace = rng.pick(&NAMESPACES);
+    // Of some, a PodGroup says how many have to fit; 0: each on its own.
+    let minimum = rng.chance(50).then(|| rng.below(size + 1));
+    if let Some(minimum) = minimum {
+        let policy = match minimum {
+            0 => json!({"basic": {}}),
+            minimum => json!({"gang": {"minCount": minimum}}),
+        };
+        model.put_group(namespace, &name, &policy);
+    }
     let mut keys = Vec::new();
     for number in (first..).take(size) {
         let mut pod = any_pod(number, model.wild / 2, rng);
         pod["metadata"]["namespace"] = namespace.into();
-        pod["metadata"]["labels"]["berth.dev/gang"] = name.as_str().into();
-        pod["metadata"]["annotations"] = json!({"berth.dev/gang-size": size.to_string()});
+        if minimum.is_some() {
+            pod["spec"]["schedulingGroup"] = json!({ "podGroupName": name });
+        } else {
+            pod["metadata"]["labels"]["berth.dev/gang"] = name.as_str().into();
+            pod["metadata"]["annotations"] = json!({"berth.dev/gang-size": size.to_string()});
+        }
         pod["spec"]["schedulingGates"] = Value::Null;
         let key = format!("{namespace}/p{number:06}");
         model.put_pod(&key, pod);
         keys.push(key);
     }
     model.hear_news();
-    let outcome = model.core.schedule_gang(namespace, &name, NOW);
+    let gang = if minimum.is_some() { format!("podgroup/{name}") } else { name.clone() };
+    let outcome = model.core.schedule_gang(namespace, &gang, NOW);
     model.log.push(format!("gang {name} is to be placed: {outcome:?}"));
     match outcome {
         GangOutcome::Reserved(all) => {
             assert_eq!(all.len(), size, "{}", model.story());
-            for reservation in &all {
-                let wrong = model.violations(&reservation.pod.to_string(), &reservation.node);
-                assert!(wrong.is_empty(), "an illegal place: {wrong:#?}\n{}", model.story());
-                model.hold(reservation);
-            }
+            hold_all(model, &all);
+        }
+        GangOutcome::Group(plan) => {
+            let enough = Some(plan.members.len()) >= minimum;
+            assert!(enough, "too few are placed\n{}", model.story());
+            assert_eq!(plan.refusal.is_none(), plan.members.len() == size, "{}", model.story());
+            hold_all(model, &plan.members);
         }
         GangOutcome::Refused(_) => {
             assert!(!model.core.take_changed(), "what was tried is no news\n{}", model.story());
         }
         GangOutcome::Incomplete { .. } => panic!("it is complete\n{}", model.story()),
+    }
+}
+
+fn hold_all(model: &mut Model, all: &[Reservation]) {
+    for reservation in all {
+        let wrong = model.violations(&reservation.pod.to_string(), &reservation.node);
+        assert!(wrong.is_empty(), "an illegal place: {wrong:#?}\n{}", model.story());
+        model.hold(reservation);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pods that get a place all together or not at all.
 
-use berth_kube::cluster::outcome::GangOutcome;
+use berth_kube::cluster::outcome::{GangOutcome, GroupPlan};
 use serde_json::{Value, json};
 
 use crate::core::Core;
@@ -115,4 +115,116 @@ fn an_invalid_or_inconsistent_size_is_refused() {
     let mut core = Core::of(&[cores("n1", "4"), member("a", "1", "2"), member("b", "1", "3")]);
     let GangOutcome::Refused(refusal) = core.gang("g") else { panic!("they disagree") };
     assert_eq!(refusal.line, "pods of gang g disagree on berth.dev/gang-size: 3 and 2");
+}
+
+fn pod_group(name: &str, spec: &Value) -> Value {
+    json!({"kind": "PodGroup", "metadata": {"namespace": "default", "name": name}, "spec": spec})
+}
+
+fn gang_of(name: &str, min_count: u32) -> Value {
+    pod_group(name, &json!({"schedulingPolicy": {"gang": {"minCount": min_count}}}))
+}
+
+/// A pod of a PodGroup.
+fn grouped(name: &str, group: &str, cpu: &str) -> Value {
+    let container = container("main", cpu, "1");
+    let group = json!({ "podGroupName": group });
+    pod(name, &json!({"spec": {"schedulingGroup": group, "containers": [container]}}))
+}
+
+fn plan(outcome: GangOutcome) -> GroupPlan {
+    let GangOutcome::Group(plan) = outcome else { panic!("no places: {outcome:?}") };
+    plan
+}
+
+fn code(outcome: GangOutcome) -> (String, String) {
+    let GangOutcome::Refused(refusal) = outcome else { panic!("not refused: {outcome:?}") };
+    (refusal.code.clone(), refusal.line.clone())
+}
+
+#[test]
+fn a_pod_group_is_scheduled_when_its_minimum_fits_and_the_others_follow() {
+    let mut core = Core::of(&[cores("n1", "2"), gang_of("train", 3)]);
+    for name in ["a", "b"] {
+        core.tell(&grouped(name, "train", "1"));
+    }
+    let incomplete = GangOutcome::Incomplete { present: 2, size: 3 };
+    assert_eq!(core.gang("podgroup/train"), incomplete);
+    for name in ["c", "d"] {
+        core.tell(&grouped(name, "train", "1"));
+    }
+    let (why, line) = code(core.gang("podgroup/train"));
+    assert_eq!(why, "no_capacity_cpu");
+    let start = "PodGroup train is scheduled at least 3 pods at once: 2 of 4 pods fit, then for c ";
+    assert!(line.starts_with(start), "{line}");
+    // Nothing is held by what did not fit.
+    core.tell(&cores("n2", "1"));
+    let found = plan(core.gang("podgroup/train"));
+    assert_eq!((found.members.len(), found.is_gang), (3, true));
+    assert_eq!(found.refusal.expect("one does not fit").code, "no_capacity_cpu");
+    core.tell(&cores("n3", "1"));
+    let found = plan(core.gang("podgroup/train"));
+    assert_eq!((found.members.len(), found.is_gang, found.refusal), (1, false, None));
+}
+
+#[test]
+fn the_pods_of_a_basic_group_are_scheduled_one_by_one() {
+    let basic = pod_group("web", &json!({"schedulingPolicy": {"basic": {}}}));
+    let mut core = Core::of(&[cores("n1", "1"), basic]);
+    for name in ["a", "b"] {
+        core.tell(&grouped(name, "web", "1"));
+    }
+    let found = plan(core.gang("podgroup/web"));
+    assert_eq!((found.members.len(), found.is_gang), (1, false));
+    let found = plan(core.gang("podgroup/web"));
+    assert!(found.members.is_empty() && found.refusal.is_some(), "one has no place yet");
+}
+
+#[test]
+fn a_pod_whose_group_is_absent_or_not_understood_is_refused_and_not_scheduled_alone() {
+    let mut core = Core::of(&[cores("n1", "8"), grouped("a", "train", "1")]);
+    let (why, line) = code(core.gang("podgroup/train"));
+    assert_eq!(why, "pod_group_missing");
+    assert!(line.starts_with("PodGroup train does not exist in namespace default"), "{line}");
+    core.tell(&pod_group(
+        "train",
+        &json!({
+            "schedulingPolicy": {"gang": {"minCount": 1}},
+            "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        }),
+    ));
+    let (why, line) = code(core.gang("podgroup/train"));
+    assert_eq!(why, "pod_group_unsupported");
+    assert_eq!(line, "PodGroup train: spec.schedulingConstraints is not supported");
+    core.tell(&pod_group("train", &json!({"schedulingPolicy": {"ring": {}}})));
+    let (why, line) = code(core.gang("podgroup/train"));
+    assert_eq!(why, "pod_group_unsupported");
+    assert!(line.contains("accepted: basic, or gang"), "{line}");
+    // A kind of group that is not known yet, and a pod with two gangs.
+    core.tell(&pod("b", &json!({"spec": {"schedulingGroup": {}}})));
+    assert_eq!(code(core.gang("unknown/")).0, "pod_group_unknown");
+    let label = json!({"metadata": {"labels": {"berth.dev/gang": "g"}}});
+    core.tell(&patched(grouped("c", "both", "1"), &label));
+    core.tell(&gang_of("both", 1));
+    assert_eq!(code(core.gang("podgroup/both")).0, "pod_group_unknown");
+    assert_eq!(core.explain("a").refusal.expect("a refusal").code, "pod_group_unsupported");
+}
+
+#[test]
+fn a_group_of_a_workload_counts_per_replica() {
+    let policy = json!({"gang": {"minCount": 2}});
+    let workload = json!({
+        "kind": "Workload", "metadata": {"namespace": "default", "name": "job"},
+        "spec": {"podGroups": [{"name": "workers", "policy": policy}]},
+    });
+    let mut core = Core::of(&[cores("n1", "8"), workload]);
+    for (name, replica) in [("a", "0"), ("b", "1"), ("c", "1")] {
+        let of = json!({"name": "job", "podGroup": "workers", "podGroupReplicaKey": replica});
+        core.tell(&pod(name, &json!({"spec": {"workloadRef": of}})));
+    }
+    let incomplete = GangOutcome::Incomplete { present: 1, size: 2 };
+    assert_eq!(core.gang("workload/job/workers/0"), incomplete);
+    assert_eq!(plan(core.gang("workload/job/workers/1")).members.len(), 2);
+    core.tell(&pod("d", &json!({"spec": {"workloadRef": {"name": "job", "podGroup": "drivers"}}})));
+    assert_eq!(code(core.gang("workload/job/drivers/")).0, "pod_group_missing");
 }

@@ -173,3 +173,61 @@ fn gated_pods_and_pods_of_other_schedulers_are_not_placed() {
     assert_eq!(core.schedule("going"), Outcome::NotPending);
     assert_eq!(core.schedule("gated"), Outcome::NotPending, "a place is held for it");
 }
+
+#[test]
+fn numeric_taints_are_tolerated_by_comparison() {
+    let objects = [
+        tainted("low", &[("sla", "900", "NoSchedule")]),
+        tainted("high", &[("sla", "950", "NoSchedule")]),
+        tainted("text", &[("sla", "best", "NoSchedule")]),
+    ];
+    let by = |operator: &str, value: &str| {
+        let toleration = json!({"key": "sla", "operator": operator, "value": value});
+        nodes_for(&objects, &json!({"tolerations": [toleration]}))
+    };
+    assert_eq!(by("Gt", "900"), ["high"]);
+    assert_eq!(by("Lt", "950"), ["low"]);
+    assert_eq!(by("Gt", "0"), ["high", "low"]);
+    assert!(by("Gt", "none").is_empty());
+}
+
+#[test]
+fn a_pod_that_needs_a_feature_goes_only_to_nodes_that_declare_it() {
+    let declaring = |name: &str, features: &[&str]| {
+        node(name, &json!({"status": {"declaredFeatures": features}}))
+    };
+    let objects = [
+        declaring("old", &[]),
+        declaring("restarts", &["RestartAllContainersOnContainerExits"]),
+        declaring("users", &["InPlacePodVerticalScaling", "UserNamespacesHostNetworkSupport"]),
+    ];
+    let with_action = |containers: &str, action: &str| {
+        let exit = json!({"operator": "In", "values": [42]});
+        let rules = json!([{"action": action, "exitCodes": exit}]);
+        let more = json!({"name": "main", "restartPolicyRules": rules});
+        json!({"containers": [{"name": "main"}], containers: [more]})
+    };
+    let restarts_all = with_action("containers", "RestartAllContainers");
+    assert_eq!(nodes_for(&objects, &restarts_all), ["restarts"]);
+    assert_eq!(
+        nodes_for(&objects, &with_action("initContainers", "RestartAllContainers")),
+        ["restarts"]
+    );
+    assert_eq!(nodes_for(&objects, &with_action("containers", "Restart")).len(), 3);
+    let users = json!({"hostNetwork": true, "hostUsers": false});
+    assert_eq!(nodes_for(&objects, &users), ["users"]);
+    assert_eq!(nodes_for(&objects, &json!({"hostNetwork": true})).len(), 3);
+    assert_eq!(nodes_for(&objects, &json!({"hostUsers": false})).len(), 3);
+    let mount = json!({"name": "v", "mountPath": "/v", "bindMountOptions": ["noexec"]});
+    let mounts = json!({"containers": [{"name": "main", "volumeMounts": [mount]}]});
+
+    // Nothing is ever bound to a node without it, and the refusal names it.
+    let mut core = Core::of(&objects);
+    core.tell(&pod("new", &json!({ "spec": mounts })));
+    let refusal = core.refusal("new");
+    assert_eq!(refusal.code, "node_feature_missing");
+    assert!(refusal.line.contains("VolumeBindMountOptions"), "{}", refusal.line);
+    // A kubelet that is upgraded makes room for it.
+    core.tell(&declaring("old", &["VolumeBindMountOptions"]));
+    assert_eq!(core.node_of("new"), "old");
+}

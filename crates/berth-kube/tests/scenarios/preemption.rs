@@ -186,3 +186,70 @@ fn a_dry_run_leaves_no_trace() {
     core.remove("high");
     assert_eq!(core.explain("other"), before);
 }
+
+#[test]
+fn a_gang_is_preempted_as_a_whole_or_not_at_all() {
+    let sized =
+        |name: &str, cpu: &str| node(name, &json!({"status": {"allocatable": {"cpu": cpu}}}));
+    let on = |name: &str, node: &str, priority: i32, gang: &Value| {
+        let container = json!({"name": "main", "resources": {"requests": {"cpu": "2"}}});
+        let spec = json!({"nodeName": node, "priority": priority, "containers": [container]});
+        let mut made = pod(name, &json!({"spec": spec, "status": {"phase": "Running"}}));
+        crate::objects::merge(&mut made, gang);
+        made
+    };
+    let gang = json!({"metadata": {"labels": {"berth.dev/gang": "g", "berth.dev/gang-size": "2"}}});
+    let high = json!({"spec": {"priority": 100, "containers": [
+        {"name": "main", "resources": {"requests": {"cpu": "2"}}}
+    ]}});
+    let nodes = [sized("n1", "2"), sized("n2", "2")];
+    let mut core = Core::of(&nodes);
+    core.tell(&on("g1", "n1", 0, &gang));
+    core.tell(&on("g2", "n2", 0, &gang));
+    core.tell(&pod("high", &high));
+    let (_, mut victims) = core.victims("high");
+    victims.sort_unstable();
+    assert_eq!(victims, ["g1", "g2"]);
+
+    // One pod of another gang may not go, so none may.
+    let mut core = Core::of(&nodes);
+    core.tell(&on("g1", "n1", 0, &gang));
+    core.tell(&on("g2", "n2", 100, &gang));
+    core.tell(&pod("high", &high));
+    assert_eq!(core.refusal("high").code, "no_capacity_cpu");
+
+    // A pod of its own is preferred to two of a gang.
+    let mut core = Core::of(&[sized("n1", "2"), sized("n2", "2"), sized("n3", "2")]);
+    core.tell(&on("g1", "n1", 0, &gang));
+    core.tell(&on("g2", "n2", 0, &gang));
+    core.tell(&on("single", "n3", 0, &json!({})));
+    core.tell(&pod("high", &high));
+    assert_eq!(core.victims("high"), ("n3".to_owned(), vec!["single".to_owned()]));
+}
+
+#[test]
+fn the_pods_of_a_basic_group_are_preempted_one_by_one_unless_it_is_a_unit() {
+    let sized = |name: &str| node(name, &json!({"status": {"allocatable": {"cpu": "2"}}}));
+    let on = |name: &str, node: &str| {
+        let container = json!({"name": "main", "resources": {"requests": {"cpu": "2"}}});
+        let group = json!({"podGroupName": "web"});
+        let spec = json!({"nodeName": node, "schedulingGroup": group, "containers": [container]});
+        pod(name, &json!({"spec": spec, "status": {"phase": "Running"}}))
+    };
+    let high = json!({"spec": {"priority": 100, "containers": [
+        {"name": "main", "resources": {"requests": {"cpu": "2"}}}
+    ]}});
+    for (spec, expected) in [
+        (json!({"schedulingPolicy": {"basic": {}}}), 1),
+        (json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"all": {}}}), 2),
+        (json!({"schedulingPolicy": {"gang": {"minCount": 1}}}), 2),
+    ] {
+        let metadata = json!({"namespace": "default", "name": "web"});
+        let group = json!({"kind": "PodGroup", "metadata": metadata, "spec": spec});
+        let mut core = Core::of(&[sized("n1"), sized("n2"), group]);
+        core.tell(&on("a", "n1"));
+        core.tell(&on("b", "n2"));
+        core.tell(&pod("high", &high));
+        assert_eq!(core.victims("high").1.len(), expected, "{spec}");
+    }
+}

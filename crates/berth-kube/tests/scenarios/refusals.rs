@@ -55,8 +55,6 @@ fn a_mixture_of_reasons_is_counted_the_most_first() {
     insta::assert_snapshot!(text(&objects), @r"
     0/5 nodes are available: 2 short of cpu (nearest n3: 4 free of 5 requested); 1 cordoned; 1 not matching its node-selector (n5: label disk is hdd, nodeSelector requires ssd); 1 with an untolerated taint (n2: taint gpu=a100:NoSchedule is not tolerated)
     Request less cpu, add a node, or delete other pods (nearest: n3).
-    Uncordon a node, such as `kubectl uncordon n1`.
-    Label a node to match, or relax the pod's node-selector.
     ");
 }
 
@@ -135,4 +133,58 @@ fn a_gang_says_how_far_it_came() {
     gang g is scheduled all together or not at all: 1 of 2 pods fit, then for b 0/1 nodes are available: 1 short of cpu (nearest n1: 1 free of 3 requested)
     Request less cpu, add a node, or delete other pods (nearest: n1).
     ");
+}
+
+#[test]
+fn every_short_resource_is_named_first_and_only_remedies_that_are_enough_are_given() {
+    let gpu = "example.com/gpu";
+    let labelled = |name: &str, disk: &str| {
+        let amounts = json!({"cpu": "4", "memory": "8Gi", gpu: "1"});
+        node(
+            name,
+            &json!({"metadata": {"labels": {"disk": disk}}, "status": {"allocatable": amounts}}),
+        )
+    };
+    let asking = |spec: &Value| {
+        let requests = json!({"cpu": "8", "memory": "16Gi", gpu: "2"});
+        let container = json!({"name": "main", "resources": {"requests": requests}});
+        patched(pod("new", &json!({"spec": {"containers": [container]}})), &json!({ "spec": spec }))
+    };
+    let mut core = Core::of(&[labelled("n1", "hdd"), labelled("n2", "hdd")]);
+    core.tell(&asking(&json!({})));
+    let refusal = core.refusal("new");
+    let start = "0/2 nodes are available: 2 short of cpu, memory and example.com/gpu (nearest n1: cpu: 4 \
+                 free of 8 requested, memory: 8Gi free of 16Gi requested, example.com/gpu: 1 free of 2 \
+                 requested)";
+    assert_eq!(refusal.line, start);
+    assert_eq!(refusal.code, "no_capacity_cpu");
+    // A cordon is not all that is wrong with it: to uncordon it would not help.
+    let cordoned = patched(labelled("n1", "hdd"), &json!({"spec": {"unschedulable": true}}));
+    let mut core = Core::of(std::slice::from_ref(&cordoned));
+    core.tell(&pod("new", &json!({"spec": {"nodeSelector": {"disk": "ssd"}}})));
+    let help = ["No single change is enough: n1 is rejected by cordoned and node-selector."];
+    assert_eq!(core.refusal("new").help, help);
+    // Where it is enough, it is advised.
+    let mut core = Core::of(&[cordoned, labelled("n2", "hdd")]);
+    core.tell(&pod("new", &json!({"spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}})));
+    let help = [
+        "Uncordon a node, such as `kubectl uncordon n1`.",
+        "Label a node to match, or relax the pod's node-selector.",
+    ];
+    assert_eq!(core.refusal("new").help, help);
+}
+
+#[test]
+fn a_missing_topology_label_is_named_with_its_remedy() {
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "a"}},
+    });
+    let mut core = Core::of(&[node("n1", &json!({})), node("n2", &json!({}))]);
+    core.tell(&pod("new", &json!({"spec": {"topologySpreadConstraints": [constraint]}})));
+    let refusal = core.refusal("new");
+    let start = "0/2 nodes are available: 2 violating its topology spread constraints, 2 of them without \
+                 label rack ";
+    assert!(refusal.line.starts_with(start), "{}", refusal.line);
+    assert_eq!(refusal.help, ["Label all nodes with rack, or use another topology key."]);
 }

@@ -110,6 +110,8 @@ fn host_ports_clash_by_number_protocol_and_address() {
         (json!([{"hostPort": 8080, "protocol": "UDP"}]), true),
         (json!([{"hostPort": 8081}, {"hostPort": 8080, "hostIP": "10.0.0.1"}]), false),
         (json!([{"containerPort": 8080}]), true),
+        // As in kube-scheduler, `::` is one address, not all.
+        (json!([{"hostPort": 8080, "hostIP": "::"}]), true),
     ];
     for (ports, free) in cases {
         assert_eq!(fits(&objects, &with("new", &ports)), free, "{ports}");
@@ -212,4 +214,59 @@ fn a_node_that_joins_moves_zone_or_grows_is_used_at_once() {
     assert!(core.nodes_for("second").is_empty());
     core.tell(&node("n2", &moved));
     assert_eq!(core.nodes_for("second"), ["n2"]);
+}
+
+#[test]
+fn the_unspecified_address_of_ipv6_clashes_with_itself_and_with_all_addresses() {
+    let with = |name: &str, ip: &str| {
+        let ports = json!([{"hostPort": 8080, "hostIP": ip}]);
+        pod(name, &json!({"spec": {"containers": [{"name": "main", "ports": ports}]}}))
+    };
+    let there = patched(with("there", "::"), &json!({"spec": {"nodeName": "n1"}}));
+    let objects = [node("n1", &json!({})), there];
+    for (ip, free) in
+        [("::", false), ("0.0.0.0", false), ("", false), ("::1", true), ("10.0.0.1", true)]
+    {
+        assert_eq!(fits(&objects, &with("new", ip)), free, "{ip:?}");
+    }
+}
+
+/// Where eight bare pods of half a core go, on four nodes of four cores.
+fn spread_of_bare_pods(memory: &str) -> Vec<usize> {
+    let names = ["n1", "n2", "n3", "n4"];
+    let mut core = Core::by_policy("balanced", &names.map(|name| node(name, &json!({}))));
+    let mut counts = [0; 4];
+    for number in 0..8 {
+        let name = format!("p{number}");
+        let container = container("main", "500m", memory);
+        core.tell(&pod(&name, &json!({"spec": {"containers": [container]}})));
+        let node = core.node_of(&name);
+        counts[names.iter().position(|it| *it == node).expect("a node")] += 1;
+    }
+    counts.to_vec()
+}
+
+#[test]
+fn bare_pods_are_spread_over_nodes_of_one_size() {
+    for memory in ["1Mi", "256Mi", "1Gi"] {
+        assert_eq!(spread_of_bare_pods(memory), [2, 2, 2, 2], "{memory}");
+    }
+}
+
+#[test]
+fn balanced_fills_the_largest_gap_first_and_pack_does_not() {
+    let busy = |name: &str, cpu: &str, memory: &str| {
+        let patch =
+            json!({"spec": {"nodeName": name, "containers": [container("main", cpu, memory)]}});
+        pod(&format!("on-{name}"), &patch)
+    };
+    let objects = [
+        node("n1", &json!({})),
+        node("n2", &json!({})),
+        busy("n1", "1", "4Gi"),
+        busy("n2", "1", "1Gi"),
+        pod("new", &json!({})),
+    ];
+    assert_eq!(Core::by_policy("balanced", &objects).node_of("new"), "n2");
+    assert_eq!(Core::by_policy("pack", &objects).node_of("new"), "n1");
 }

@@ -142,3 +142,36 @@ async fn an_invalid_value_evicts_nothing_and_a_pod_without_a_controller_stays() 
     assert_eq!(node_of(&fake, "bare"), "n1");
     replica.stop().await;
 }
+
+#[tokio::test]
+async fn each_scheduler_drains_the_pods_of_its_name_and_reports_on_its_own() {
+    let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
+    add_nodes(&fake, &["n1"], 4_000).await;
+    let first = Replica::start(&fake, |_| {}).await;
+    let second = Replica::start(&fake, |it| it.settings.scheduler = "batch".to_owned()).await;
+    for (name, scheduler) in [("a", "berth"), ("b", "batch")] {
+        add(&fake, samples::pod("default", name, scheduler, 100, 64)).await;
+        bound(&fake, name).await;
+    }
+    add_nodes(&fake, &["n2"], 4_000).await;
+    drain(&fake, "n1").await;
+    let status = |key: &str| -> Value {
+        let node = fake.get("nodes", "", "n1").unwrap();
+        let text = node["metadata"]["annotations"][key].as_str().unwrap_or("null").to_owned();
+        serde_json::from_str(&text).unwrap()
+    };
+    let (berth, batch) = ("berth.dev/drain-status", "berth.dev/drain-status.batch");
+    // Neither pod has a controller, so both stay, each told by its own scheduler.
+    let told = |key: &str, pod: &str| {
+        let status = status(key);
+        let message = status["message"].as_str().unwrap_or_default().to_owned();
+        status["left"] == json!(1) && message.contains(&format!("default/{pod} has no controller"))
+    };
+    eventually("both are told", || told(berth, "a") && told(batch, "b")).await;
+    fake.delete("pods", "default", "a").await.unwrap();
+    eventually("one is done", || status(berth)["state"] == json!("done")).await;
+    assert_eq!(status(berth)["message"], json!("no pods of scheduler berth remain"));
+    assert!(told(batch, "b"), "the other one is not");
+    first.stop().await;
+    second.stop().await;
+}

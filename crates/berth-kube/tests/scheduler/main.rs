@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod autoscalers;
 mod benchmark;
 mod binding;
 mod drains;
@@ -11,6 +12,7 @@ mod gangs;
 mod leadership;
 mod notifications;
 mod permissions;
+mod pod_fields;
 mod preemption;
 mod support;
 mod volumes;

@@ -37,6 +37,8 @@ async fn the_permissions_of_the_manifests_are_enough() {
     fake.create(class).await.unwrap();
     fake.create(late_class("example.dev/disks")).await.unwrap();
     fake.create(samples::virtual_machine_definition()).await.unwrap();
+    fake.create(samples::pod_group_definition()).await.unwrap();
+    fake.create(samples::workload_definition()).await.unwrap();
     let replica = Replica::start(&fake, |options| {
         let mut candidate = Candidate::new("berth-system", "berth-scheduler", "only");
         candidate.retry_period = Duration::from_millis(100);

@@ -35,7 +35,12 @@ pub(crate) fn client(fake: &FakeApi) -> kube::Client {
 
 pub(crate) fn settings() -> Settings {
     let policy = Policy::builtin("balanced").unwrap();
-    Settings { scheduler: "berth".to_owned(), policy, missing_requests: MissingRequests::Zero }
+    Settings {
+        scheduler: "berth".to_owned(),
+        policy,
+        missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
+    }
 }
 
 /// A scheduler that runs.

@@ -91,6 +91,7 @@ pub(crate) fn schedule() {
         scheduler: "berth".to_owned(),
         policy: Policy::builtin("balanced").unwrap(),
         missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
     };
     // The same proportions as Kubernetes' 15, 10 and 2 seconds.
     let candidate = Candidate {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use berth_engine::{Policy, Timestamp};
 use berth_kube::cluster::outcome::{GangOutcome, Outcome, PodExplanation, Preemption, Refusal};
 use berth_kube::cluster::pod::Key;
+use berth_kube::cluster::pod_groups::GroupKind;
 use berth_kube::cluster::{Cluster, MissingRequests, PodState, Settings};
 use serde_json::Value;
 
@@ -37,8 +38,21 @@ impl Core {
     /// The same, and what becomes of pods that do not say what they need.
     pub(crate) fn with(objects: &[Value], missing_requests: MissingRequests) -> Self {
         let policy = Policy::builtin("balanced").expect("a built-in policy");
-        let settings = Settings { scheduler: "berth".to_owned(), policy, missing_requests };
+        let settings = Settings {
+            scheduler: "berth".to_owned(),
+            policy,
+            missing_requests,
+            ignored_pod_fields: Vec::new(),
+        };
         let mut core = Self { cluster: Cluster::new(settings), pods: BTreeMap::new() };
+        objects.iter().for_each(|it| core.tell(it));
+        core
+    }
+
+    /// A core with a policy as the scheduler uses it.
+    pub(crate) fn by_policy(name: &str, objects: &[Value]) -> Self {
+        let mut core = Self::of(&[]);
+        core.cluster.set_policy(berth_kube::cluster::policies::builtin(name).expect("a policy"));
         objects.iter().for_each(|it| core.tell(it));
         core
     }
@@ -54,6 +68,8 @@ impl Core {
             }
             "Pod" => drop(self.pod(object)),
             "PodDisruptionBudget" => self.cluster.put_budget(&typed(object)),
+            "PodGroup" => self.cluster.put_group(GroupKind::PodGroup, object),
+            "Workload" => self.cluster.put_group(GroupKind::Workload, object),
             other => panic!("{other} is not told here"),
         }
     }

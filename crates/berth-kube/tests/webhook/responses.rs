@@ -284,6 +284,10 @@ async fn when_the_ledger_is_unavailable_pods_pass_with_a_warning_and_later_get_t
     let answer = fixture.review(&pod).await;
     assert!(answer.is_untouched(), "{answer:?}");
     assert_eq!(answer.warnings().len(), 1);
+    // The next one does not wait for the database again.
+    let answer = fixture.review(&pod).await;
+    assert!(answer.is_untouched(), "{answer:?}");
+    assert!(format!("{answer:?}").contains("did not answer a moment ago"), "{answer:?}");
     postgres.restart().unwrap();
     let back = tokio::time::timeout(Duration::from_secs(90), async {
         loop {

@@ -64,6 +64,7 @@ impl KubeBench {
             scheduler: "berth".to_owned(),
             policy,
             missing_requests: MissingRequests::default(),
+            ignored_pod_fields: Vec::new(),
         };
         let nodes: Vec<Node> = (0..self.nodes).map(node).collect::<Result<_, _>>()?;
         let of_mix = |index| pod(index, self.mix);

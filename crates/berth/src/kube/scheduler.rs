@@ -81,6 +81,15 @@ pub(crate) struct SchedulingArgs {
         value_name = "WHAT"
     )]
     pub(crate) missing_requests: MissingRequests,
+    /// Fields of a pod's spec to ignore although this version of Berth does not know them, such as
+    /// `placement` or `affinity.rackAffinity`. Without it, pods that have them are refused.
+    #[arg(
+        long,
+        env = "BERTH_KUBE_IGNORE_POD_FIELDS",
+        value_name = "FIELD,…",
+        value_delimiter = ','
+    )]
+    pub(crate) ignore_pod_fields: Vec<String>,
 }
 
 /// How to treat pods without requests and limits.
@@ -98,6 +107,20 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
     if args.name.is_empty() {
         return Err(Failure::usage("--name is empty").accepted("a name such as berth"));
     }
+    // It becomes a part of an annotation, and of messages.
+    let is_fine = |it: char| it.is_ascii_alphanumeric() || "-._".contains(it);
+    let ends = args.name.starts_with(|it: char| it.is_ascii_alphanumeric())
+        && args.name.ends_with(|it: char| it.is_ascii_alphanumeric());
+    if args.name.len() > scheduler::drain::SCHEDULER_NAME_MAX
+        || !args.name.chars().all(is_fine)
+        || !ends
+    {
+        let accepted = format!(
+            "at most {} letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+            scheduler::drain::SCHEDULER_NAME_MAX
+        );
+        return Err(Failure::usage(format!("--name is {:?}", args.name)).accepted(accepted));
+    }
     Ok(Settings {
         scheduler: args.name.clone(),
         policy: policy(&args.policy)?,
@@ -105,11 +128,12 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
             MissingRequests::Zero => cluster::MissingRequests::Zero,
             MissingRequests::Refuse => cluster::MissingRequests::Refuse,
         },
+        ignored_pod_fields: args.ignore_pod_fields.clone(),
     })
 }
 
 fn policy(name: &str) -> CmdResult<Policy> {
-    let builtin = match Policy::builtin(name) {
+    let builtin = match cluster::policies::builtin(name) {
         Ok(policy) => return Ok(policy),
         Err(error) => error,
     };

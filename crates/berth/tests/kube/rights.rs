@@ -94,6 +94,8 @@ async fn the_scheduler_has_the_rights_it_needs_and_no_other() {
     let options = Options { kubelet: true, volume_binder: true, ..Options::default() };
     let fake = cluster("scheduler", options).await;
     fake.create(samples::virtual_machine_definition()).await.unwrap();
+    fake.create(samples::pod_group_definition()).await.unwrap();
+    fake.create(samples::workload_definition()).await.unwrap();
     for name in ["n1", "n2"] {
         fake.create(samples::node(name, 4000, 8192)).await.unwrap();
     }

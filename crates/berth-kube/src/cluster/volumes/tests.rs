@@ -49,7 +49,7 @@ fn pod(name: &str, claims: &[&str]) -> Pod {
         .iter()
         .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
         .collect();
-    Pod::read(&read::<core::Pod>(json!({
+    Pod::read(&read::<crate::cluster::observed_pod::ObservedPod>(json!({
         "metadata": {"name": name, "namespace": "prod", "uid": name},
         "spec": {"containers": [], "volumes": volumes}})))
 }

@@ -56,6 +56,14 @@ struct LastNotice {
     at: Millis,
 }
 
+/// Why a pod cannot be scheduled.
+#[derive(Clone, Debug)]
+struct Notice {
+    code: String,
+    line: String,
+    text: String,
+}
+
 /// See the module.
 pub(crate) struct SchedulerCore {
     cluster: Cluster,
@@ -72,6 +80,8 @@ pub(crate) struct SchedulerCore {
     deleted_during_relist: Option<FxHashSet<Arc<str>>>,
     nominations: FxHashMap<Arc<str>, Nomination>,
     last_notices: FxHashMap<Arc<str>, LastNotice>,
+    /// Notices that follow too soon after the last one of their pod, and when they are due.
+    deferred_notices: FxHashMap<Arc<str>, (Millis, Notice)>,
     nodes: FxHashSet<Arc<str>>,
     drains: DrainTracker,
     is_leader: bool,
@@ -98,6 +108,7 @@ impl SchedulerCore {
             deleted_during_relist: None,
             nominations: FxHashMap::default(),
             last_notices: FxHashMap::default(),
+            deferred_notices: FxHashMap::default(),
             nodes: FxHashSet::default(),
             drains,
             is_leader: false,
@@ -146,6 +157,7 @@ impl SchedulerCore {
         // Notices that were pending when leadership was lost were not written: the next leader
         // publishes them again, and retries every pod.
         self.last_notices.clear();
+        self.deferred_notices.clear();
         self.queue.move_all_to_active();
     }
 
@@ -187,6 +199,8 @@ impl SchedulerCore {
             Change::CsiCapacityDeleted(key) => cluster.volumes().remove_csi_capacity(&key),
             Change::Vm(vm) => cluster.put_vm(&vm),
             Change::VmDeleted(key) => cluster.remove_vm(&key),
+            Change::Group(kind, it) => cluster.put_group(kind, &it),
+            Change::GroupDeleted(kind, key) => cluster.remove_group(kind, &key),
         }
     }
 

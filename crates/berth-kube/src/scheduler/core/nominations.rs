@@ -57,6 +57,23 @@ impl SchedulerCore {
         actions.push(Action::Preempt(preemption));
     }
 
+    /// Tries pods at once, instead of after their backoff, when the last victim on their node is gone.
+    pub(super) fn activate_preemptors_of(&mut self, victim: &Arc<str>) {
+        let had = |it: &&Nomination| it.victims.as_ref().is_some_and(|all| all.contains(victim));
+        let nodes: Vec<Arc<str>> =
+            self.nominations.values().filter(had).map(|it| Arc::clone(&it.node)).collect();
+        for node in nodes {
+            if self.has_terminating_victims(&node) {
+                continue;
+            }
+            let waiting = self.nominations.iter().filter(|(_, it)| it.node == node);
+            let waiting: Vec<QueueKey> = waiting.map(|(uid, _)| self.queue_key(uid)).collect();
+            for entry in waiting {
+                self.queue.reset_backoff(&entry);
+            }
+        }
+    }
+
     /// Whether a victim of any nomination for this node still exists.
     fn has_terminating_victims(&self, node: &Arc<str>) -> bool {
         let nominations = self.nominations.values().filter(|it| it.node == *node);

@@ -20,6 +20,7 @@ fn new_core() -> SchedulerCore {
         scheduler: "berth".to_owned(),
         policy: Policy::builtin("balanced").expect("it is built in"),
         missing_requests: MissingRequests::Zero,
+        ignored_pod_fields: Vec::new(),
     };
     let metrics = Arc::new(Metrics::new(&mut Registry::default()));
     let status = Arc::new(SyncStatus::default());
@@ -108,6 +109,30 @@ fn notices_from_before_a_loss_of_leadership_are_published_again_by_the_next_lead
 }
 
 #[test]
+fn news_that_comes_too_soon_after_the_last_notice_is_published_when_it_may_be() {
+    let mut core = new_core();
+    let member = |name: &str| {
+        let Message::Change(Change::Pod(mut pod)) = pod_with(name, "1", json!({}), json!({}))
+        else {
+            unreachable!("it is a pod")
+        };
+        let labels = [("berth.dev/gang", "g"), ("berth.dev/gang-size", "4")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.pod.metadata.labels = Some(labels.into());
+        Message::Change(Change::Pod(pod))
+    };
+    let first = [node("n1"), member("a"), Message::LeadershipChanged(true)];
+    assert_eq!(after(&mut core, first, 0), ["notify default/a"]);
+    assert_eq!(after(&mut core, [member("b")], 1_000), ["notify default/b"]);
+    assert_eq!(after(&mut core, [member("c")], 2_000), ["notify default/c"]);
+    // By now all of them know of three, though nothing was tried again since.
+    assert_eq!(after(&mut core, [], 29_000), [""; 0]);
+    assert_eq!(after(&mut core, [], 30_000), ["notify default/a"]);
+    assert_eq!(after(&mut core, [], 31_000), ["notify default/b"]);
+    assert_eq!(after(&mut core, [], 32_000), [""; 0]);
+}
+
+#[test]
 fn while_victims_are_terminating_no_further_pods_are_preempted() {
     let mut core = new_core();
     let first = [
@@ -139,7 +164,8 @@ fn two_pods_nominated_to_one_node_wait_for_the_victims_of_both() {
     assert_eq!(after(&mut core, done, 1), [""; 0]);
     // One victim is gone. Its room is nominated twice until the other one is gone as well.
     assert_eq!(after(&mut core, [deleted("low-4")], 2_000), [""; 0]);
-    let lines = after(&mut core, [deleted("low-3")], 10_000);
+    // Then they are tried at once, although they were refused a moment ago.
+    let lines = after(&mut core, [deleted("low-3")], 2_001);
     assert_eq!(lines, ["bind default/high-1 to n1", "bind default/high-2 to n1"]);
 }
 
@@ -148,8 +174,8 @@ fn version_of(name: &str, uid: &str, version: u64, spec: Value) -> Message {
     let Message::Change(Change::Pod(mut pod)) = pod_with(name, "4", spec, json!({})) else {
         unreachable!("it is a pod")
     };
-    pod.metadata.uid = Some(uid.to_owned());
-    pod.metadata.resource_version = Some(version.to_string());
+    pod.pod.metadata.uid = Some(uid.to_owned());
+    pod.pod.metadata.resource_version = Some(version.to_string());
     Message::Change(Change::Pod(pod))
 }
 

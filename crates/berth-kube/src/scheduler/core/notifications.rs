@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{LastNotice, SchedulerCore};
+use super::{LastNotice, Notice, SchedulerCore};
 use crate::cluster::PodState;
 use crate::cluster::outcome::Refusal;
 use crate::cluster::pod::Key;
@@ -48,6 +48,22 @@ impl SchedulerCore {
         }
     }
 
+    /// Publishes notices that were deferred and are due, of pods that still wait.
+    pub(super) fn flush_deferred_notices(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.deferred_notices.is_empty() {
+            return;
+        }
+        let due = self.deferred_notices.extract_if(|_, (due, _)| *due <= now.millis);
+        let mut due: Vec<(Arc<str>, Notice)> = due.map(|(uid, (_, it))| (uid, it)).collect();
+        due.sort_by(|a, b| a.0.cmp(&b.0));
+        for (uid, Notice { code, line, text }) in due {
+            let waits = self.pods.get(&uid).filter(|it| it.state == PodState::Pending);
+            if let Some(key) = waits.map(|it| it.key.clone()) {
+                self.notify_pod(&uid, &key, (&code, &line), || text, now, actions);
+            }
+        }
+    }
+
     /// Publishes why a pod cannot be scheduled, unless the same was published recently.
     pub(super) fn notify_pod(
         &mut self,
@@ -69,8 +85,17 @@ impl SchedulerCore {
             elapsed >= interval
         });
         if !is_due {
+            // News is published as soon as it may be, even if the pod is not tried again by then.
+            let at = last.filter(|it| it.line != line).map(|it| it.at);
+            if let Some(due) = at.map(|at| at.saturating_add(REPEAT_CHANGED_MS)) {
+                let notice = Notice { code: code.into(), line: line.into(), text: text() };
+                self.deferred_notices.insert(Arc::clone(uid), (due, notice));
+            } else {
+                self.deferred_notices.remove(uid);
+            }
             return;
         }
+        self.deferred_notices.remove(uid);
         let first = last.is_none();
         let last = LastNotice { code: code.to_owned(), line: line.to_owned(), at: now.millis };
         self.last_notices.insert(Arc::clone(uid), last);

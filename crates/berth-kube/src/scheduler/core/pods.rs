@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxHashSet;
 
 use super::{PodRecord, SchedulerCore};
 use crate::cluster::PodState;
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::pod::{Key, Pod};
 use crate::scheduler::queue::{QueueKey, QueueRank};
 use crate::watch::{is_stale, resource_version};
@@ -16,7 +16,8 @@ const STATIC_POD: &str = "kubernetes.io/config.mirror";
 
 impl SchedulerCore {
     /// Adds or updates a pod, unless a newer version is known.
-    pub(super) fn put_pod(&mut self, pod: &core::Pod) {
+    pub(super) fn put_pod(&mut self, observed: &ObservedPod) {
+        let pod = &observed.pod;
         let Some(uid) = pod.metadata.uid.as_deref() else { return };
         let deleted = self.deleted_during_relist.as_ref();
         if self.tombstones.contains(uid) || deleted.is_some_and(|it| it.contains(uid)) {
@@ -30,7 +31,7 @@ impl SchedulerCore {
             return;
         }
         let before = self.cluster.pod(uid).cloned();
-        let state = self.cluster.put_pod(pod);
+        let state = self.cluster.put_pod(observed);
         let uid: Arc<str> = uid.into();
         match self.pods.get_mut(&uid) {
             Some(record) => (record.version, record.state) = (version, state),
@@ -76,6 +77,7 @@ impl SchedulerCore {
         self.drains.forget_pod(uid);
         self.pods.remove(uid);
         self.cluster.remove_pod(key, uid);
+        self.activate_preemptors_of(uid);
     }
 
     /// Deletes pods that are not in a complete list, unless they are newer than it.
@@ -119,6 +121,7 @@ impl SchedulerCore {
     /// Removes a pod that is not pending any more from the queue.
     pub(super) fn dequeue(&mut self, uid: &Arc<str>, before: Option<&Pod>) {
         self.last_notices.remove(uid);
+        self.deferred_notices.remove(uid);
         self.nominations.remove(uid);
         self.queue.remove(&QueueKey::Pod(Arc::clone(uid)));
         let Some(key) = before.and_then(Pod::gang_key) else { return };

@@ -6,8 +6,9 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use crate::cluster::PodState;
-use crate::cluster::outcome::{GangOutcome, Outcome};
+use crate::cluster::outcome::{GangOutcome, GroupPlan, Outcome};
 use crate::cluster::pod::Key;
+use crate::cluster::pod_groups::describe_gang;
 use crate::scheduler::messages::Action;
 use crate::scheduler::metrics::AttemptResult;
 use crate::scheduler::queue::{Moment, QueueKey};
@@ -19,6 +20,7 @@ impl SchedulerCore {
             return;
         }
         self.drain_nodes(now, actions);
+        self.flush_deferred_notices(now, actions);
         for _ in 0..max {
             let Some(entry) = self.queue.pop() else { return };
             let began = Instant::now();
@@ -82,6 +84,7 @@ impl SchedulerCore {
                 actions.push(Action::BindGang { gang: gang.clone(), members });
                 AttemptResult::Scheduled
             }
+            GangOutcome::Group(plan) => self.bind_group(gang, plan, now, actions),
             GangOutcome::Incomplete { present, size } => {
                 let line = incomplete_gang(&gang.name, present, size);
                 self.notify_gang(gang, ("gang_incomplete", &line), &line, now, actions);
@@ -97,8 +100,45 @@ impl SchedulerCore {
         }
     }
 
+    /// Binds the pods of a group that fit, together if its minimum depends on it, and says why the others
+    /// wait.
+    fn bind_group(
+        &mut self,
+        gang: &Key,
+        plan: GroupPlan,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) -> AttemptResult {
+        let entry = QueueKey::Gang(gang.clone());
+        let GroupPlan { members, is_gang, refusal } = plan;
+        let result = match (members.is_empty(), &refusal) {
+            (true, Some(_)) => AttemptResult::Unschedulable,
+            (true, None) => {
+                self.queue.remove(&entry);
+                AttemptResult::NotPending
+            }
+            (false, _) => AttemptResult::Scheduled,
+        };
+        for member in &members {
+            self.settle_nomination(member, actions);
+            self.mark_reserved(&member.uid);
+        }
+        if is_gang && !members.is_empty() {
+            actions.push(Action::BindGang { gang: gang.clone(), members });
+        } else {
+            actions.extend(members.into_iter().map(|it| Action::Bind(Box::new(it))));
+        }
+        if let Some(refusal) = refusal {
+            let summary = (refusal.code.as_str(), refusal.line.as_str());
+            self.notify_gang(gang, summary, &refusal.text(), now, actions);
+            self.queue.requeue_with_backoff(&entry, now.millis);
+        }
+        result
+    }
+
     fn mark_reserved(&mut self, uid: &Arc<str>) {
         self.last_notices.remove(uid);
+        self.deferred_notices.remove(uid);
         if let Some(record) = self.pods.get_mut(uid) {
             record.state = PodState::Reserved;
         }
@@ -107,5 +147,6 @@ impl SchedulerCore {
 
 fn incomplete_gang(gang: &str, present: usize, size: usize) -> String {
     let missing = size.saturating_sub(present);
-    format!("gang {gang} has {present} of {size} pods; waiting for the other {missing}")
+    let gang = describe_gang(gang);
+    format!("{gang} has {present} of {size} pods; waiting for the other {missing}")
 }

@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::SchedulerCore;
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::{MissingRequests, Settings};
 use crate::scheduler::drain::DrainTracker;
 use crate::scheduler::messages::{Action, ActionResult, Change, Message, SyncStatus};
@@ -36,6 +37,7 @@ impl Fixture {
             scheduler: "berth".to_owned(),
             policy,
             missing_requests: MissingRequests::Zero,
+            ignored_pod_fields: Vec::new(),
         };
         let metrics = Arc::new(Metrics::new(&mut Registry::default()));
         let status = Arc::new(SyncStatus::new(kinds));
@@ -84,7 +86,7 @@ impl Fixture {
 }
 
 /// A pod; its uid is its name. `more` is its node, or its labels.
-fn pod(name: &str, version: u64, cpu: &str, more: Value) -> Box<core::Pod> {
+fn pod(name: &str, version: u64, cpu: &str, more: Value) -> Box<ObservedPod> {
     let pod = json!({
         "metadata": {
             "name": name, "namespace": "default", "uid": name,

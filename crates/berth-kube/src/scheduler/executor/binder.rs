@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{ApiExecutor, ApiFailure};
 use crate::client::{backoff_delay, object_reference};
+use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::Reservation;
 use crate::scheduler::messages::ActionResult;
 
@@ -26,7 +27,7 @@ const CONFLICTS_MAX: u32 = 5;
 pub(super) enum BindOutcome {
     Bound,
     /// The pod changed: it is bound to another node, or must not be bound.
-    Changed(Box<core::Pod>),
+    Changed(Box<ObservedPod>),
     Deleted,
     NotLeader,
     Failed(String),
@@ -35,7 +36,7 @@ pub(super) enum BindOutcome {
 /// What reading a pod shows.
 enum PodLookup {
     Bound,
-    Changed(Box<core::Pod>),
+    Changed(Box<ObservedPod>),
     Deleted,
     /// It still waits for a node.
     Unbound,
@@ -170,18 +171,19 @@ impl ApiExecutor {
     /// Reads a pod after a binding that was not answered, or that was refused because of its state.
     async fn look_up_pod(&self, reservation: &Reservation) -> PodLookup {
         let api = self.pods(&reservation.pod.namespace);
-        let pod = match self.call("get", api.get(&reservation.pod.name)).await {
-            Ok(pod) => pod,
+        let observed = match self.call("get", api.get(&reservation.pod.name)).await {
+            Ok(observed) => observed,
             Err(ApiFailure::NotFound(_)) => return PodLookup::Deleted,
             Err(_) => return PodLookup::Unknown,
         };
+        let pod = &observed.pod;
         if pod.metadata.uid.as_deref() != Some(&*reservation.uid) {
             return PodLookup::Deleted;
         }
         let spec = pod.spec.as_ref();
         match spec.and_then(|it| it.node_name.as_deref()).filter(|it| !it.is_empty()) {
             Some(node) if node == &*reservation.node => return PodLookup::Bound,
-            Some(_) => return PodLookup::Changed(Box::new(pod)),
+            Some(_) => return PodLookup::Changed(Box::new(observed)),
             None => {}
         }
         let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
@@ -189,7 +191,7 @@ impl ApiExecutor {
             spec.and_then(|it| it.scheduling_gates.as_ref()).is_some_and(|it| !it.is_empty());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         if pod.metadata.deletion_timestamp.is_some() || gated || ended {
-            return PodLookup::Changed(Box::new(pod));
+            return PodLookup::Changed(Box::new(observed));
         }
         PodLookup::Unbound
     }

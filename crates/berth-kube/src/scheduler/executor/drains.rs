@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::{ApiExecutor, ApiFailure, NOT_LEADER};
 use crate::client;
 use crate::cluster::pod::Key;
-use crate::scheduler::drain::DRAIN_STATUS;
 use crate::scheduler::messages::{ActionResult, DrainState, DrainStatus, EvictionOutcome};
 
 /// Seconds to wait when a disruption budget blocks an eviction and the API server does not say how long.
@@ -68,7 +67,7 @@ impl ApiExecutor {
         let node = &status.node;
         let record = |it: &_| invariant_ok!(serde_json::to_string(it), "drain_record_is_json");
         let text = status.record.as_ref().map(|it| record(it).unwrap_or_default());
-        let body = json!({"metadata": {"annotations": {DRAIN_STATUS: text}}});
+        let body = json!({"metadata": {"annotations": {&*status.key: text}}});
         if let Err(failure) = self.patch_node(node, &body).await {
             let reason = failure.reason();
             tracing::debug!(node = &**node, reason, "failed to write drain status");

@@ -12,6 +12,7 @@ use super::{ApiExecutor, ApiFailure};
 use crate::client::backoff_delay;
 use crate::cluster::outcome::Reservation;
 use crate::cluster::pod::Key;
+use crate::cluster::pod_groups::describe_gang;
 
 /// How often an unanswered dry run is retried.
 const TRIES: u32 = 8;
@@ -28,8 +29,11 @@ impl ApiExecutor {
         }
         let failed = prepared.iter().zip(&members).find(|(outcome, _)| outcome.is_some());
         if let Some((_, first)) = failed {
-            let reason =
-                format!("gang {}: {} could not be bound, so none is", gang.name, first.pod);
+            let reason = format!(
+                "{}: {} could not be bound, so none is",
+                describe_gang(&gang.name),
+                first.pod
+            );
             for (member, outcome) in members.iter().zip(prepared) {
                 let outcome = outcome.unwrap_or_else(|| BindOutcome::Failed(reason.clone()));
                 self.report_binding(member, outcome, began).await;

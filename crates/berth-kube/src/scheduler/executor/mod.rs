@@ -15,7 +15,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1 as core;
 use kube::{Api, Client};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use super::messages::{Action, ActionResult, Message};
 use super::metrics::Metrics;
 use crate::client::backoff_delay;
+use crate::cluster::observed_pod::ObservedPod;
 use crate::leader_election::Leadership;
 pub(crate) use event_recorder::EVENTS_MAX;
 use event_recorder::EventRecorder;
@@ -136,7 +136,7 @@ impl ApiExecutor {
         !self.inner.stopping.is_cancelled() && self.inner.leadership.is_leader()
     }
 
-    fn pods(&self, namespace: &str) -> Api<core::Pod> {
+    fn pods(&self, namespace: &str) -> Api<ObservedPod> {
         Api::namespaced(self.inner.client.clone(), namespace)
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) taints: Vec<Value>,
     /// Whether it is cordoned.
     pub(crate) cordoned: bool,
+    /// Features that it declares.
+    pub(crate) features: BTreeSet<String>,
     /// What pods may ask for; why it cannot be read.
     pub(crate) allocatable: Result<Amounts, String>,
 }
@@ -30,6 +32,10 @@ impl Node {
             labels: labels(node.pointer("/metadata/labels")),
             taints: list(node, "/spec/taints").to_vec(),
             cordoned: node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)),
+            features: list(node, "/status/declaredFeatures")
+                .iter()
+                .filter_map(|it| it.as_str().map(str::to_owned))
+                .collect(),
             allocatable: requests::allocatable(node),
         }
     }

@@ -57,7 +57,7 @@ pub(crate) fn check_final(nodes: &[Value], pods: &[Value], others: &[Value]) -> 
         found.extend(all.filter(|it| !NOT_LASTING.contains(&it.rule)));
         world.bind_again(pod);
     }
-    found.extend(check_gangs(pods));
+    found.extend(check_gangs(pods, others));
     found
 }
 
@@ -92,11 +92,14 @@ fn over_capacity(node: &Node, here: &[&Pod]) -> Vec<Violation> {
     found
 }
 
-/// Gangs of which some pods were bound, and fewer than they have.
-pub(crate) fn check_gangs(pods: &[Value]) -> Vec<Violation> {
+/// Gangs of which some pods were bound, and fewer than they have, or than their group says. `others` may hold
+/// PodGroups and Workloads.
+pub(crate) fn check_gangs(pods: &[Value], others: &[Value]) -> Vec<Violation> {
+    let groups: Vec<&Value> =
+        others.iter().filter(|it| matches!(text(it, "/kind"), "PodGroup" | "Workload")).collect();
     let mut gangs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for pod in pods {
-        let Some((name, size)) = gang(pod) else { continue };
+        let Some((name, size)) = gang(pod, &groups) else { continue };
         let entry = gangs.entry(name).or_default();
         entry.0 = entry.0.max(size.parse().unwrap_or(0));
         entry.1 += usize::from(!text(pod, "/spec/nodeName").is_empty());

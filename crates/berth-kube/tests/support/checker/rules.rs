@@ -61,6 +61,29 @@ pub(crate) fn facts(pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
     if !pod.asks_for(node) {
         found.add("node-affinity", "the pod does not ask for this node".to_owned());
     }
+    for feature in needed_features(&pod.spec).filter(|it| !node.features.contains(*it)) {
+        found.add("features", format!("the node does not declare {feature}"));
+    }
+}
+
+/// Features of the node that follow from a pod's spec.
+fn needed_features(spec: &Value) -> impl Iterator<Item = &'static str> {
+    let all = |kinds: &[&str], under: &'static str| -> Vec<Value> {
+        let containers = kinds.iter().flat_map(|kind| list(spec, kind));
+        containers.flat_map(|it| list(it, under).to_vec()).collect()
+    };
+    let rules = all(&["/containers", "/initContainers"], "/restartPolicyRules");
+    let restarts = rules.iter().any(|it| text(it, "/action") == "RestartAllContainers");
+    let is = |field: &str, value: bool| spec.get(field) == Some(&Value::Bool(value));
+    let users = is("hostNetwork", true) && is("hostUsers", false);
+    let mounts = all(&["/containers", "/initContainers", "/ephemeralContainers"], "/volumeMounts");
+    let options = mounts.iter().any(|it| !list(it, "/bindMountOptions").is_empty());
+    let needed = [
+        (restarts, "RestartAllContainersOnContainerExits"),
+        (users, "UserNamespacesHostNetworkSupport"),
+        (options, "VolumeBindMountOptions"),
+    ];
+    needed.into_iter().filter(|(needed, _)| *needed).map(|(_, feature)| feature)
 }
 
 fn load(world: &World, pod: &Pod, node: &Node, found: &mut PodFindings<'_>) {
@@ -111,8 +134,12 @@ pub(crate) fn with_nominated(world: &World, pod: &Pod, node: &str) -> Option<Wor
     Some(then)
 }
 
-/// The name of the gang that a pod belongs to, and its size as written.
-pub(crate) fn gang(pod: &Value) -> Option<(String, String)> {
+/// The name of the gang that a pod belongs to, and its size as written. Of a group of Kubernetes the size
+/// is the minimum that its object says, and 0 for none; without the object it is more than there can be.
+pub(crate) fn gang(pod: &Value, groups: &[&Value]) -> Option<(String, String)> {
+    if let Some((name, minimum)) = group_of(pod, groups) {
+        return Some((name, minimum.map_or_else(|| u32::MAX.to_string(), |it| it.to_string())));
+    }
     let find = |key: &str| {
         let of = |part: &str| pod.pointer(part).and_then(|it| it.get(key)).and_then(Value::as_str);
         of("/metadata/labels").or(of("/metadata/annotations")).map(str::to_owned)
@@ -120,4 +147,34 @@ pub(crate) fn gang(pod: &Value) -> Option<(String, String)> {
     let name = find("berth.dev/gang").filter(|it| !it.is_empty())?;
     let namespace = text(pod, "/metadata/namespace");
     Some((format!("{namespace}/{name}"), find("berth.dev/gang-size").unwrap_or_default()))
+}
+
+/// The group of Kubernetes that a pod belongs to, and its minimum; absent: nothing says it.
+fn group_of(pod: &Value, groups: &[&Value]) -> Option<(String, Option<u64>)> {
+    let namespace = text(pod, "/metadata/namespace");
+    let object = |kind: &str, name: &str| {
+        groups.iter().copied().find(|it| {
+            text(it, "/kind") == kind
+                && text(it, "/metadata/namespace") == namespace
+                && text(it, "/metadata/name") == name
+        })
+    };
+    let minimum = |policy: &Value| match (policy.get("basic"), policy.pointer("/gang/minCount")) {
+        (Some(_), None) => Some(0),
+        (None, Some(minimum)) => minimum.as_u64(),
+        _ => None,
+    };
+    if let Some(workload) = pod.pointer("/spec/workloadRef") {
+        let (name, group) = (text(workload, "/name"), text(workload, "/podGroup"));
+        let replica = text(workload, "/podGroupReplicaKey");
+        let found = object("Workload", name).map(|it| list(it, "/spec/podGroups")).unwrap_or(&[]);
+        let found = found.iter().find(|it| text(it, "/name") == group);
+        let minimum = found.and_then(|it| minimum(it.get("policy")?));
+        return Some((format!("{namespace}/{name}/{group}/{replica} (Workload)"), minimum));
+    }
+    let group = pod.pointer("/spec/schedulingGroup")?;
+    let name = text(group, "/podGroupName");
+    let found = object("PodGroup", name);
+    let minimum = found.and_then(|it| minimum(it.pointer("/spec/schedulingPolicy")?));
+    Some((format!("{namespace}/{name} (PodGroup)"), minimum))
 }

@@ -77,8 +77,27 @@ pub(crate) fn tolerates(tolerations: &[Value], taint: &Value) -> bool {
         let value = match text(it, "/operator") {
             "Exists" => true,
             "" | "Equal" => text(it, "/value") == text(taint, "/value"),
+            "Gt" | "Lt" => {
+                compares(text(it, "/operator"), text(it, "/value"), text(taint, "/value"))
+            }
             _ => false,
         };
         value && same_or_any("/key") && same_or_any("/effect")
     })
+}
+
+/// Whether the value of a taint is greater or less than that of a toleration; both have to be written
+/// as plain decimal integers.
+fn compares(operator: &str, than: &str, value: &str) -> bool {
+    let plain = |text: &str| {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let all_digits = !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit());
+        let canonical = text == "0" || !digits.starts_with('0');
+        if all_digits && canonical { text.parse::<i64>().ok() } else { None }
+    };
+    match (plain(than), plain(value)) {
+        (Some(than), Some(value)) if operator == "Gt" => value > than,
+        (Some(than), Some(value)) => value < than,
+        _ => false,
+    }
 }

@@ -1,0 +1,161 @@
+//! Kinds that a cluster may not serve: virtual machines, and groups of pods. They are found by discovery, which
+//! is repeated, and watched while they are served.
+
+use berth_ledger::invariant_ok;
+use std::fmt;
+use std::time::Duration;
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+
+use super::informers::Informers;
+use super::messages::{Change, Message};
+use crate::cluster::pod_groups::GroupKind;
+use crate::watch::WatchDelta;
+
+/// Virtual machines.
+pub(crate) const VMS: &str = "virtualmachines.vm.neon.tech";
+/// Groups of pods, since Kubernetes 1.36.
+pub(crate) const POD_GROUPS: &str = "podgroups.scheduling.k8s.io";
+/// Workloads of Kubernetes 1.35, which contain groups; later ones are templates of PodGroups.
+pub(crate) const WORKLOADS: &str = "workloads.scheduling.k8s.io";
+
+/// How often to check whether a kind is served.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
+/// How often to try again when discovery failed.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+
+/// The kinds.
+pub(super) const OPTIONAL_KINDS: [OptionalKind; 3] = [
+    OptionalKind { name: VMS, group: "vm.neon.tech", plural: "virtualmachines", only: Some("v1") },
+    OptionalKind { name: POD_GROUPS, group: "scheduling.k8s.io", plural: "podgroups", only: None },
+    OptionalKind {
+        name: WORKLOADS,
+        group: "scheduling.k8s.io",
+        plural: "workloads",
+        only: Some("v1alpha1"),
+    },
+];
+
+/// A kind that may not be served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OptionalKind {
+    name: &'static str,
+    group: &'static str,
+    plural: &'static str,
+    /// The only version that is understood; absent: any, the preferred one first.
+    only: Option<&'static str>,
+}
+
+impl fmt::Display for OptionalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl OptionalKind {
+    /// The kind as the cluster serves it, if it does.
+    ///
+    /// # Errors
+    /// When discovery fails, so that it is not known.
+    pub(super) async fn discover(self, client: &Client) -> kube::Result<Option<ApiResource>> {
+        let versions: Vec<String> = match self.only {
+            Some(version) => vec![version.to_owned()],
+            None => {
+                let groups = client.list_api_groups().await?.groups;
+                let found = groups.into_iter().find(|it| it.name == self.group);
+                let preferred = |version: &str| match &found {
+                    Some(it) => {
+                        it.preferred_version.as_ref().is_some_and(|it| it.version == version)
+                    }
+                    None => false,
+                };
+                let versions = found.iter().flat_map(|it| &it.versions);
+                let mut versions: Vec<String> = versions.map(|it| it.version.clone()).collect();
+                versions.sort_by_key(|it| !preferred(it));
+                versions
+            }
+        };
+        for version in versions {
+            let api_version = format!("{}/{version}", self.group);
+            let resources = match client.list_api_group_resources(&api_version).await {
+                Ok(list) => list.resources,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(found) = resources.into_iter().find(|it| it.name == self.plural) {
+                return Ok(Some(ApiResource {
+                    group: self.group.to_owned(),
+                    version,
+                    api_version,
+                    kind: found.kind,
+                    plural: found.name,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The change that an object stands for.
+    pub(super) fn change(self, object: &DynamicObject) -> Change {
+        // What was deserialized can be serialized.
+        let value = serde_json::to_value(object);
+        let value = Box::new(invariant_ok!(value, "watched_object_is_json").unwrap_or_default());
+        match self.group_kind() {
+            None => Change::Vm(value),
+            Some(kind) => Change::Group(kind, value),
+        }
+    }
+
+    fn group_kind(self) -> Option<GroupKind> {
+        match self.name {
+            POD_GROUPS => Some(GroupKind::PodGroup),
+            WORKLOADS => Some(GroupKind::Workload),
+            _ => None,
+        }
+    }
+
+    fn message(self, delta: WatchDelta<DynamicObject>) -> Message {
+        match delta {
+            WatchDelta::Updated(object) => Message::Change(self.change(&object)),
+            WatchDelta::Deleted(key, _) => Message::Change(match self.group_kind() {
+                None => Change::VmDeleted(key),
+                Some(kind) => Change::GroupDeleted(kind, key),
+            }),
+            WatchDelta::Synced => Message::Synced(self.name),
+        }
+    }
+}
+
+impl Informers {
+    /// Watches a kind where it is served, and otherwise checks again periodically.
+    pub(super) async fn run_optional_informer(self, kind: OptionalKind) {
+        let mut synced = false;
+        loop {
+            let wait = match kind.discover(&self.client).await {
+                Ok(Some(resource)) => {
+                    let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+                    self.run_informer(api, kind.name, |delta| kind.message(delta)).await;
+                    synced = true;
+                    DISCOVERY_INTERVAL
+                }
+                Ok(None) => {
+                    if !synced && self.inbox.send(Message::Synced(kind.name)).await.is_err() {
+                        return;
+                    }
+                    synced = true;
+                    DISCOVERY_INTERVAL
+                }
+                Err(error) => {
+                    let name = kind.name;
+                    tracing::warn!(%error, "failed to discover whether {name} are served; retrying");
+                    DISCOVERY_RETRY
+                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What cluster autoscalers go by: a pod without a node that needs a larger cluster says so in its status, and
+//! one that waits for something else does not.
+
+use berth_kube_fake::{FakeApi, Options, samples};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Replica, add, add_nodes, add_pod, bound, condition, eventually, has_event, is_bound, start_with,
+};
+
+/// Whether an autoscaler adds a node for a pod: it has no node and none is nominated for it, and
+/// `PodScheduled` is `False` for the reason `Unschedulable`.
+fn asks_for_a_node(fake: &FakeApi, name: &str) -> bool {
+    let pod = fake.get("pods", "default", name).unwrap_or_default();
+    let told = condition(fake, name, "PodScheduled").unwrap_or_default();
+    !is_bound(fake, name)
+        && pod["status"]["nominatedNodeName"].is_null()
+        && told["status"] == json!("False")
+        && told["reason"] == json!("Unschedulable")
+}
+
+fn event_of(fake: &FakeApi, pod: &Value) -> Option<Value> {
+    let all = fake.list("events.events.k8s.io");
+    all.into_iter().find(|it| {
+        it["regarding"]["uid"] == pod["metadata"]["uid"]
+            && it["reason"] == json!("FailedScheduling")
+    })
+}
+
+#[tokio::test]
+async fn a_pod_that_needs_another_node_says_so_until_it_has_one() {
+    let fake = start_with(Options::default()).await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    add_pod(&fake, "large", 2_000).await;
+    let mut selecting = samples::pod("default", "selecting", "berth", 100, 64);
+    selecting["spec"]["nodeSelector"] = json!({"pool": "gpu"});
+    add(&fake, selecting).await;
+    for name in ["large", "selecting"] {
+        eventually("it asks for a node", || asks_for_a_node(&fake, name)).await;
+        let told = condition(&fake, name, "PodScheduled").unwrap();
+        assert!(told["lastTransitionTime"].is_string(), "{told}");
+        assert!(told["message"].as_str().unwrap().starts_with("0/1 nodes are available"), "{told}");
+        eventually("there is an event", || has_event(&fake, name, "FailedScheduling")).await;
+        let pod = fake.get("pods", "default", name).unwrap();
+        let event = event_of(&fake, &pod).unwrap();
+        assert_eq!(event["type"], json!("Warning"));
+        assert_eq!(event["regarding"]["kind"], json!("Pod"));
+        assert_eq!(event["note"], told["message"]);
+    }
+    // The node that it makes takes the pod, and the condition is true from then on.
+    add_nodes(&fake, &["n2"], 4_000).await;
+    assert_eq!(bound(&fake, "large").await, "n2");
+    let told = condition(&fake, "large", "PodScheduled").unwrap();
+    assert_eq!(told["status"], json!("True"), "{told}");
+    assert!(asks_for_a_node(&fake, "selecting"), "no node of its pool has come");
+    replica.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gated_or_makes_room_asks_for_no_node() {
+    let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": "high"}, "value": 100,
+    });
+    fake.create(class).await.unwrap();
+    let replica = Replica::start(&fake, |_| {}).await;
+    let mut gated = samples::pod("default", "gated", "berth", 100, 64);
+    gated["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/admission"}]);
+    add(&fake, gated).await;
+    let mut low = samples::pod("default", "low", "berth", 1_000, 64);
+    // It takes its time to go.
+    low["metadata"]["finalizers"] = json!(["example.com/slow"]);
+    add(&fake, low).await;
+    bound(&fake, "low").await;
+    let mut high = samples::pod("default", "high", "berth", 1_000, 64);
+    high["spec"]["priorityClassName"] = json!("high");
+    add(&fake, high).await;
+    eventually("a node is nominated for it", || {
+        let pod = fake.get("pods", "default", "high").unwrap_or_default();
+        pod["status"]["nominatedNodeName"] == json!("n1")
+    })
+    .await;
+    assert!(!asks_for_a_node(&fake, "high") && !asks_for_a_node(&fake, "gated"));
+    // Kueue admits the pod by removing the gate.
+    fake.merge("pods", "default", "gated", json!({"spec": {"schedulingGates": null}}))
+        .await
+        .unwrap();
+    eventually("it asks for a node", || asks_for_a_node(&fake, "gated")).await;
+    replica.stop().await;
+}
