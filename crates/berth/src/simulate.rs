@@ -1,12 +1,16 @@
 //! `berth simulate`: simulations in memory with the real engine, to evaluate a rule before a fleet
 //! depends on it. It uses no server.
 
+mod replay;
+
 use std::time::Instant;
 
 use anyhow::bail;
 use berth_sim::elastic::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+
+pub(crate) use replay::{choosers, files_named, nodes_with_spare, outcome_table, replay_all};
 
 /// The simulations.
 #[derive(Subcommand)]
@@ -19,12 +23,21 @@ pub(crate) enum Simulate {
     ///
     /// Example: berth simulate elastic --nodes 1000 --instances 20000 --json
     Elastic(ElasticDay),
+    /// Replay traces of real arrivals under policies and simple rules, side by side.
+    ///
+    /// A trace is a CSV file with the columns time, event, vm_id, cpu_milli and memory_mib, plain or
+    /// compressed with gzip. An event is create, delete, resize, node-lost or node-back. CPU is a hard
+    /// limit under every policy. Fails if a node ever held more than it has.
+    ///
+    /// Example: berth simulate replay events.csv --nodes nodes.csv --policy pack --policy first-fit
+    Replay(replay::Replay),
 }
 
 impl Simulate {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Elastic(day) => day.run(),
+            Self::Replay(replay) => replay.run(),
         }
     }
 }

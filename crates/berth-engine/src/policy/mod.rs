@@ -289,6 +289,15 @@ impl Policy {
         &self.name
     }
 
+    /// This policy with a hard limit on CPU, for comparisons in which no policy may promise more than
+    /// another. It is not the same version: its hash is that of the policy as it was written.
+    #[must_use]
+    pub fn with_hard_cpu(mut self) -> Self {
+        self.filters.cpu = CpuRule::Hard;
+        self.filters.cpu_ceiling_permille = None;
+        self
+    }
+
     /// Its version: the hash of its content.
     #[must_use]
     pub const fn hash(&self) -> PolicyHash {

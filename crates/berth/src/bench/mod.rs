@@ -8,6 +8,7 @@ mod http;
 mod kube;
 mod ledger;
 mod memory;
+mod packing;
 mod permits;
 mod reconcile;
 mod server;
@@ -44,6 +45,10 @@ pub(crate) enum Bench {
     ///
     /// Example: berth bench memory --demo-time 10m --json
     Memory(memory::MemoryBench),
+    /// Measure how well policies pack traces of real arrivals, next to simple rules.
+    ///
+    /// Example: berth bench packing --traces traces --json
+    Packing(packing::PackingBench),
     /// Measure durable permits end to end over HTTP: agents that grow and shrink instances.
     ///
     /// Example: berth bench permits --agents 1000 --json
@@ -63,6 +68,7 @@ impl Bench {
             Self::Kube(bench) => bench.run(),
             Self::Ledger(bench) => bench.run(),
             Self::Memory(bench) => bench.run(),
+            Self::Packing(bench) => bench.run(),
             Self::Permits(bench) => bench.run(),
             Self::Reconcile(bench) => bench.run(),
         }
