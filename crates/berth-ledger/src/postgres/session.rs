@@ -175,6 +175,18 @@ fn migration_fault(error: &refinery::Error) -> Fault {
     Fault::Fatal(LedgerError::Database(format!("migration: {error}")))
 }
 
+/// Waits for an answer or for a part of it, as long as it may take.
+async fn within<F: Future>(
+    limit: Option<Duration>,
+    what: &str,
+    answer: F,
+) -> Result<F::Output, Fault> {
+    let Some(limit) = limit else { return Ok(answer.await) };
+    tokio::time::timeout(limit, answer)
+        .await
+        .map_err(|_| Fault::Disconnected(format!("{what}: no answer within {} s", limit.as_secs())))
+}
+
 impl Session {
     /// Opens a connection.
     pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
@@ -225,11 +237,7 @@ impl Session {
     /// Waits for an answer of the server, but not for ever: one that is stopped or cut off keeps its
     /// connections open and never answers.
     fn wait<F: Future>(&self, what: &str, answer: F) -> Result<F::Output, Fault> {
-        let Some(limit) = self.answer_within else { return Ok(self.runtime.block_on(answer)) };
-        let waited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
-        waited.map_err(|_| {
-            Fault::Disconnected(format!("{what}: no answer within {} s", limit.as_secs()))
-        })
+        self.runtime.block_on(within(self.answer_within, what, answer))
     }
 
     /// Runs statements without values, as one script.
@@ -296,13 +304,17 @@ impl Session {
         let Some(statement) = self.statements.get(&*call.sql) else {
             return Err(Fault::corrupt("a statement that was not prepared"));
         };
+        // All rows may take long; the next one may not.
+        let (limit, what) = (self.answer_within, call.what);
         let read = async {
-            let rows = self.client.query_raw(statement, call.parameters()).await;
-            let mut rows = std::pin::pin!(rows.map_err(|error| fault(call.what, &error))?);
-            while let Some(row) = rows.try_next().await.map_err(|error| fault(call.what, &error))? {
+            let rows = self.client.query_raw(statement, call.parameters());
+            let rows = within(limit, what, rows).await?.map_err(|error| fault(what, &error))?;
+            let mut rows = std::pin::pin!(rows);
+            loop {
+                let next = within(limit, what, rows.try_next()).await?;
+                let Some(row) = next.map_err(|error| fault(what, &error))? else { return Ok(()) };
                 take(&row)?;
             }
-            Ok(())
         };
         self.runtime.block_on(read)
     }

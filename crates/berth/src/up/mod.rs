@@ -10,6 +10,7 @@ mod options;
 mod reload;
 mod sign_in;
 mod stop;
+mod watchdog;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use open::ServerResources;
 use options::Flags;
@@ -89,9 +91,12 @@ impl Up {
             file.check_file(&state.control, true).await;
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
+        let control = &state.control;
         let server = server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
+        let server = server.with_monitors(|| control.monitor_task("listener"));
         let app = router(state.clone(), loaded.config.http.limits);
         let wire = wire.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
+        let wire = wire.with_monitors(|| control.monitor_task("permit_listener"));
         let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
         let steps =
             Stop { draining: state.control.lifecycle.draining().clone(), ..Stop::default() };
@@ -118,7 +123,10 @@ impl Up {
             policy_file,
             last_error: None,
         };
-        let reloading = tokio::spawn(reloader.run(hangup));
+        let reload_stopping = CancellationToken::new();
+        let monitor = state.control.monitor_task("reload");
+        let reloading = tokio::spawn(reloader.run(hangup, monitor, reload_stopping.clone()));
+        let watchdog = watchdog::start(&state.control)?;
         // Fails only without a service manager.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 
@@ -128,12 +136,14 @@ impl Up {
             // Without it nothing can be decided; the service manager starts the server again.
             () = ended.cancelled() => "a shared thread ended",
         };
+        reload_stopping.cancel();
         reloading.abort();
         let _ = reloading.await;
         stop::stop(why, &mut signals, &steps, &state.control, serving, &current).await;
         if let Some(demo) = demo {
             let _ = demo.await;
         }
+        drop(watchdog);
         close(state.control).await;
         drop(resources);
         anyhow::ensure!(!ended.is_cancelled(), "a shared thread ended; the log says which and why");
