@@ -28,6 +28,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// What is sent and not acknowledged for this long means that the peer is gone.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
+/// How many times longer than any other answer the first row of a whole table may take: it may have to be sorted.
+const FIRST_ROW_FACTOR: u32 = 3;
+
 /// Settings of every connection.
 ///
 /// A commit is durable even where the server's default is not. No one waits forever, and a
@@ -308,10 +311,13 @@ impl Session {
         let (limit, what) = (self.answer_within, call.what);
         let read = async {
             let rows = self.client.query_raw(statement, call.parameters());
-            let rows = within(limit, what, rows).await?.map_err(|error| fault(what, &error))?;
-            let mut rows = std::pin::pin!(rows);
+            // The server may send nothing at all before it has some rows.
+            let mut limit_of_next = limit.map(|limit| limit * FIRST_ROW_FACTOR);
+            let rows = within(limit_of_next, what, rows).await?;
+            let mut rows = std::pin::pin!(rows.map_err(|error| fault(what, &error))?);
             loop {
-                let next = within(limit, what, rows.try_next()).await?;
+                let next = within(limit_of_next, what, rows.try_next()).await?;
+                limit_of_next = limit;
                 let Some(row) = next.map_err(|error| fault(what, &error))? else { return Ok(()) };
                 take(&row)?;
             }

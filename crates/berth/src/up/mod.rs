@@ -92,14 +92,14 @@ impl Up {
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
         let control = &state.control;
-        let server = server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
         let server = server.with_monitors(|| control.monitor_task("listener"));
-        let app = router(state.clone(), loaded.config.http.limits);
-        let wire = wire.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
         let wire = wire.with_monitors(|| control.monitor_task("permit_listener"));
+        let [server, wire] = [server, wire]
+            .map(|server| server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone()));
+        let app = router(state.clone(), loaded.config.http.limits);
         let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
-        let steps =
-            Stop { draining: state.control.lifecycle.draining().clone(), ..Stop::default() };
+        let draining = control.lifecycle.draining().clone();
+        let steps = Stop { draining, ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
         let serving = tokio::spawn(async move {
             tokio::join!(on_own, on_wire);
@@ -107,10 +107,8 @@ impl Up {
 
         let sign_in = sign_in::set_up(&resources, &state, self.demo.is_some()).await?;
         greeting::print(&resources, &sign_in, self.demo);
-        let demo = match self.demo {
-            Some(hosts) => Some(tokio::spawn(simulate_fleet(&resources, &state, hosts)?)),
-            None => None,
-        };
+        let demo = self.demo.map(|hosts| simulate_fleet(&resources, &state, hosts)).transpose()?;
+        let demo = demo.map(tokio::spawn);
         let current = Arc::new(ArcSwap::from_pointee(loaded));
         let reloader = Reloader {
             flags: self.flags,
@@ -123,10 +121,9 @@ impl Up {
             policy_file,
             last_error: None,
         };
-        let reload_stopping = CancellationToken::new();
-        let monitor = state.control.monitor_task("reload");
-        let reloading = tokio::spawn(reloader.run(hangup, monitor, reload_stopping.clone()));
-        let watchdog = watchdog::start(&state.control)?;
+        let (monitor, stopping) = (control.monitor_task("reload"), CancellationToken::new());
+        let reloading = tokio::spawn(reloader.run(hangup, monitor, stopping.clone()));
+        let watchdog = watchdog::start(control)?;
         // Fails only without a service manager.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 
@@ -136,7 +133,7 @@ impl Up {
             // Without it nothing can be decided; the service manager starts the server again.
             () = ended.cancelled() => "a shared thread ended",
         };
-        reload_stopping.cancel();
+        stopping.cancel();
         reloading.abort();
         let _ = reloading.await;
         stop::stop(why, &mut signals, &steps, &state.control, serving, &current).await;
