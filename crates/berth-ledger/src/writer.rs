@@ -51,6 +51,8 @@ struct State {
     busy_since: Option<Instant>,
     /// When the writer began what the database did not answer; none once it has committed something since.
     failing_since: Option<Instant>,
+    /// When the last attempt failed that the database did not answer.
+    failed_at: Option<Instant>,
     /// When the writer last committed something.
     committed_at: Option<Instant>,
     /// Those who asked whether the database takes commits.
@@ -247,6 +249,7 @@ impl Queue {
             (state.failing_since, state.committed_at) = (None, Some(tick()));
         } else {
             state.failing_since = state.failing_since.or(state.busy_since);
+            state.failed_at = Some(tick());
         }
         let probes = std::mem::take(&mut state.probes);
         drop(state);
@@ -303,7 +306,6 @@ impl Queue {
     fn next_task(&self, most: usize) -> Option<Task> {
         let mut state = lock(&self.state);
         state.busy_since = None;
-        let mut is_probe_due = false;
         loop {
             if !state.waiting.is_empty() {
                 let started = state.waiting.len().min(most);
@@ -321,17 +323,19 @@ impl Queue {
                 return None;
             }
             let is_failing = state.failing_since.is_some();
-            if is_probe_due || !state.probes.is_empty() {
+            // By the clock: others may wake the writer for nothing, as often as they like.
+            let since_failure = state.failed_at.filter(|_| is_failing).map(|at| at.elapsed());
+            let left = since_failure.map(|time| PROBE_AGAIN_AFTER.saturating_sub(time));
+            if !state.probes.is_empty() || left.is_some_and(|left| left.is_zero()) {
                 state.busy_since = Some(tick());
                 return Some(Task::Probe { is_failing });
             }
-            state = if is_failing {
-                let woken = self.arrived.wait_timeout(state, PROBE_AGAIN_AFTER);
-                let (state, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
-                is_probe_due = timeout.timed_out();
-                state
-            } else {
-                self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner)
+            state = match left {
+                Some(left) => {
+                    let woken = self.arrived.wait_timeout(state, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }

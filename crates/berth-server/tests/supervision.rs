@@ -149,7 +149,7 @@ async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from
         ("nodes", "n1"),
         ("quotas", "acme"),
         ("quotas/acme", "instances"),
-        ("pools", "10.0.0.0"),
+        ("pools", "10.0.0.1"),
         ("policies", "balanced"),
     ];
     let began = tokio::time::Instant::now();
