@@ -234,9 +234,8 @@ async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_
         println!("not ready after {not_ready:?}, with load: {is_loaded}");
         // Promised are 2 s, on a machine that does nothing else.
         assert!(not_ready < Duration::from_secs(4), "{not_ready:?}");
-        // Reads need no standby, so lists are not from memory.
-        let quotas = server.get(&operator, "/v1/quotas").await.expect(200);
-        assert!(!quotas.headers.contains_key("age"), "{quotas:?}");
+        // From memory if the log cannot be read: what others committed gets its numbers in a commit.
+        server.get(&operator, "/v1/quotas").await.expect(200);
         standby.thaw().unwrap();
         wait_until("the server is ready again", async || {
             server.get(&operator, "/readyz").await.status.as_u16() == 200
