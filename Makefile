@@ -142,7 +142,7 @@ soak: nextest postgres ## Run property tests with many more cases, 200 kills, te
 	cargo nextest run --release --package berth-ledger --run-ignored only --no-capture
 	cargo nextest run --release --package berth-engine --run-ignored only --no-capture
 	cargo nextest run --release --package berth-control --package berth-server --run-ignored only --no-capture \
-		cost_of_operations_with_a_million_tickets adds_per_second
+		cost_of_operations_with_a_million_tickets adds_per_second fifty_milliseconds_to_the_database
 	BERTH_MODEL_STEPS=1000 cargo nextest run --release --package berth-server --test workloads model
 	BERTH_KILLS=200 BERTH_LARGE=1 cargo nextest run --release --package berth-faults --run-ignored all
 	cargo nextest run --release --package berth-kube --test soak --run-ignored only --no-capture

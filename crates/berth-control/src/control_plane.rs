@@ -22,6 +22,7 @@ use crate::documents::{DocumentChange, DocumentFollower};
 use crate::error::{ControlError, ControlResult};
 use crate::explanation_queue::{EXPLANATIONS_MAX, ExplanationQueues};
 use crate::feed::Feed;
+use crate::kept_lists::KeptLists;
 use crate::maintenance::MaintenanceConfig;
 use crate::metrics::Metrics;
 use crate::patience::{read_within_patience, within_patience};
@@ -33,12 +34,16 @@ use crate::state::{
     CrashRecords, Degradations, MoveRecords, NodeLiveness, Permits, Queue, RefusedReports,
     crash_records, degradations, drains, volume_moves,
 };
-use crate::supervision::{Problem, Supervisor, UnreadableEvents};
+use crate::supervision::{Problem, Supervisor, ThreadMonitor, ThreadWork, UnreadableEvents};
 use crate::tenant_limits::{LimitKind, LimitedRequest, TenantLimits};
+use crate::tenant_requests::{RequestKind, TenantRequest, TenantRequests};
 use crate::workload::{CrashHistories, WorkloadKey};
 
 /// A transaction that takes longer than this means that the database does not answer.
 const WRITER_STALLED: Duration = Duration::from_millis(1500);
+
+/// A commit as recent as this shows that the database takes commits.
+const RECENT_COMMIT: Duration = Duration::from_millis(500);
 
 /// Instances of a refused batch that cost as much as one more refusal.
 const INSTANCES_PER_REFUSAL: usize = 16;
@@ -78,6 +83,8 @@ pub struct ControlPlane {
     pub(crate) instance_ids: InstanceIdKey,
     /// What tenants may still ask for.
     pub(crate) tenant_limits: TenantLimits,
+    /// What tenants have under way.
+    pub(crate) tenant_requests: TenantRequests,
     /// Watches over the threads that all requests share.
     pub(crate) supervisor: Arc<Supervisor>,
     /// Rises when the removal of a tenant begins.
@@ -86,6 +93,8 @@ pub struct ControlPlane {
     pub(crate) explanations: ExplanationQueues,
     /// The policy whose place another took because it exceeds a limit.
     pub(crate) quarantined_policy: Option<QuarantinedPolicy>,
+    /// Lists that are read from the database, as they were read last.
+    pub(crate) kept_lists: KeptLists,
 }
 
 /// What changes while a control plane runs: its settings, and whether it is to stop.
@@ -160,9 +169,34 @@ impl ControlPlane {
         problems
     }
 
-    /// For how long a writer has been waiting for the database, if that is too long.
+    /// For how long the database has not answered a writer, if that is too long.
     fn stalled_writer(&self) -> Option<Duration> {
-        self.ledger.writer_busy_for().filter(|busy| *busy > WRITER_STALLED)
+        self.ledger.writer_unanswered_for().filter(|time| *time > WRITER_STALLED)
+    }
+
+    /// Fails if the database takes no commits. Unless something was committed a moment ago, that is found
+    /// out with a commit that leaves nothing; it may wait for as long as the database does.
+    ///
+    /// # Errors
+    /// When the database did not answer.
+    pub async fn probe_write(&self) -> ControlResult<()> {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Box::new(move |answer| drop(sender.send(answer)));
+        self.ledger.probe_write(RECENT_COMMIT, reply);
+        Ok(receiver.await.unwrap_or(Err(LedgerError::Closed))?)
+    }
+
+    /// The thread that has been busy with one thing for longer than this, and for how long.
+    #[must_use]
+    pub fn stalled_thread(&self, limit: Duration) -> Option<(&'static str, Duration)> {
+        self.supervisor.stalled_thread(limit)
+    }
+
+    /// The monitor of a task that runs as long as the server does.
+    #[must_use]
+    pub fn monitor_task(&self, name: &'static str) -> ThreadMonitor {
+        let metrics = Some(Arc::clone(&self.metrics));
+        self.supervisor.monitor(name, ThreadWork::RunsPasses, metrics)
     }
 
     /// Every thread and loop by name, and whether it runs, neither stalled nor without its database.
@@ -172,6 +206,12 @@ impl ControlPlane {
         if self.stalled_writer().is_some() {
             threads.insert("ledger", false);
         }
+        // The server serves without them: nothing waits for a hint, and the log only grows.
+        let background = [
+            ("ledger-hints", self.ledger.are_hints_exchanged()),
+            ("ledger-log", self.ledger.is_log_copied()),
+        ];
+        threads.extend(background.into_iter().filter_map(|(name, is_up)| Some((name, is_up?))));
         threads
     }
 
@@ -221,6 +261,20 @@ impl ControlPlane {
         };
         let checked = self.placer.check_admission(tenant.as_ref());
         checked.map_err(|overload| ControlError::from(&overload))
+    }
+
+    /// A place for a request of a tenant, to be kept until it is answered; absent for others.
+    ///
+    /// # Errors
+    /// When too many of the tenant's requests are under way.
+    pub fn enter_request(
+        &self,
+        caller: &Caller,
+        kind: RequestKind,
+    ) -> ControlResult<Option<TenantRequest>> {
+        let tenant = caller.tenants().filter(|_| caller.is_tenant()).and_then(<[String]>::first);
+        let entered = tenant.map(|tenant| self.tenant_requests.enter(tenant, kind)).transpose();
+        entered.inspect_err(|_| self.metrics.limited("requests"))
     }
 
     /// How long the queues between callers, threads and the database are.

@@ -253,6 +253,10 @@ fn write_ledger(control: &ControlPlane, writer: &mut MetricWriter<'_>) -> fmt::R
     writer.gauge("ledger_log_bytes", help, control.ledger.log_bytes())?;
     let help = "Times that this log was copied into the database";
     writer.counter("ledger_log_copies", help, control.ledger.log_copies())?;
+    let help = "Attempts to copy it that failed";
+    writer.counter("ledger_log_copy_failures", help, control.ledger.log_copy_failures())?;
+    let help = "Times that the connection for hints was lost or could not be opened";
+    writer.counter("ledger_hint_failures", help, control.ledger.hint_failures())?;
     let help = "How far the database's clock, which counts, is ahead of this server's";
     let offset = control.clock.offset().as_secs_f64();
     writer.gauge_of_seconds("clock_offset_seconds", help, offset)

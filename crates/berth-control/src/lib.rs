@@ -26,6 +26,7 @@ pub mod feed;
 mod fleet_replica;
 pub mod instance_spec;
 pub mod invariant_metrics;
+mod kept_lists;
 mod liveness;
 mod loop_runner;
 mod maintenance;
@@ -41,12 +42,15 @@ pub mod preemption;
 pub mod queue;
 pub mod queue_table;
 mod replay;
+mod resource_lists;
 mod settings;
 mod slots;
+pub mod stall_watch;
 mod start;
 pub mod state;
 pub mod supervision;
 pub mod tenant_limits;
+pub mod tenant_requests;
 pub mod tenants;
 pub mod workload;
 pub mod workloads;
@@ -57,6 +61,7 @@ pub use error::{
     ControlError, ControlResult, ErrorKind, StartError, describe_guard, describe_limit,
 };
 pub use fleet_replica::FleetReplica;
+pub use kept_lists::ListRead;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
 pub use placer::{

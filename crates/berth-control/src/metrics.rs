@@ -70,7 +70,7 @@ impl EncodeLabelValue for LoopFailure {
 }
 
 /// Background loops, as metrics name them.
-pub const LOOPS: [&str; 14] = [
+pub const LOOPS: [&str; 15] = [
     "heartbeats",
     "liveness",
     "queue",
@@ -83,6 +83,7 @@ pub const LOOPS: [&str; 14] = [
     "evacuation",
     "maintenance",
     "tenant_removals",
+    "lists",
     "planner",
     "follower",
 ];

@@ -3,13 +3,18 @@
 //!
 //! The limits are the constants and settings themselves; nothing is decided here.
 
-use berth_ledger::{READERS_MAX, READS_MAX, UNDELIVERED_MAX, WAITING_MAX};
+use berth_engine::Engine;
+use berth_ledger::{READERS_MAX, READS_MAX, SQLITE_ROWS_MAX, UNDELIVERED_MAX, WAITING_MAX};
 
 use crate::backlog::{FLEET_CHANGES_MAX, REPORTED_EVENTS_MAX};
 use crate::documents::CHANGES_MAX;
 use crate::explanation_queue::{EXPLANATIONS_MAX, OF_TENANT_MAX};
 use crate::placer::{LEAST_EXPLAINED, LEAST_PLANNED, LOG_PAGE};
-use crate::{applied_from_log, feed, queue, state, tenant_limits, workloads};
+use crate::supervision::UNREADABLE_MAX;
+use crate::tenant_requests::{CHANGES_OF_TENANT_MAX, READS_OF_TENANT_MAX};
+use crate::{
+    applied_from_log, catalog, feed, fleet_replica, queue, state, tenant_limits, workloads,
+};
 
 /// One queue, cache or pool.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +95,24 @@ const CLAIM_PATH: &[QueueRow] = &[
         metric: "",
     },
     QueueRow {
+        name: "claims that the planner has looked up in the ledger, since an event of them was missed",
+        limit: RowLimit::Bounded("what is under way"),
+        at_limit: "all are read in the next pass of the log reader",
+        metric: "",
+    },
+    QueueRow {
+        name: "rankings of nodes, by class of request, of each copy of the engine",
+        limit: RowLimit::Fixed(Engine::RANKINGS_KEPT, "classes"),
+        at_limit: "the least recently used goes; its class is scanned when it comes again",
+        metric: "",
+    },
+    QueueRow {
+        name: "nodes that meet requirements on their facts, of each copy of the engine",
+        limit: RowLimit::Fixed(Engine::MASKS_KEPT, "sets of requirements"),
+        at_limit: "the least recently used goes, and is made again",
+        metric: "",
+    },
+    QueueRow {
         name: "reports of own commits that the planner has not applied",
         limit: RowLimit::Fixed(REPORTED_EVENTS_MAX, "events"),
         at_limit: "the writers wait; none is dropped",
@@ -146,6 +169,12 @@ const LEDGER: &[QueueRow] = &[
         at_limit: "503 `overloaded`",
         metric: "`ledger_reads`",
     },
+    QueueRow {
+        name: "counters of nodes that the writer remembers, on SQLite",
+        limit: RowLimit::Fixed(SQLITE_ROWS_MAX, "nodes"),
+        at_limit: "all are forgotten, and read again",
+        metric: "",
+    },
 ];
 
 const COPIES: &[QueueRow] = &[
@@ -186,6 +215,36 @@ const COPIES: &[QueueRow] = &[
         metric: "",
     },
     QueueRow {
+        name: "requests as decoded, by their stored text: in the catalogue",
+        limit: RowLimit::Fixed(catalog::SPECS, "requests"),
+        at_limit: "all are forgotten, and decoded again",
+        metric: "",
+    },
+    QueueRow {
+        name: "the same in the planner's copy of the fleet, and in the explainer's",
+        limit: RowLimit::Fixed(fleet_replica::SPECS, "requests"),
+        at_limit: "all are forgotten, and decoded again",
+        metric: "",
+    },
+    QueueRow {
+        name: "quotas, pools and policies as they were read last",
+        limit: RowLimit::Bounded("what the ledger stores"),
+        at_limit: "shown with their age while the database does not answer",
+        metric: "",
+    },
+    QueueRow {
+        name: "refused reports of a node's agent, in an hour",
+        limit: RowLimit::Fixed(state::REFUSED_REPORTS_LOGGED, "reports per node"),
+        at_limit: "further ones are refused and not logged",
+        metric: "",
+    },
+    QueueRow {
+        name: "parts of the log that cannot be read",
+        limit: RowLimit::Fixed(UNREADABLE_MAX, "parts"),
+        at_limit: "further ones are skipped and not shown",
+        metric: "`berth_unreadable_events`",
+    },
+    QueueRow {
         name: "token buckets of tenants",
         limit: RowLimit::Fixed(
             tenant_limits::KEPT,
@@ -203,6 +262,18 @@ const COPIES: &[QueueRow] = &[
 ];
 
 const WAITING: &[QueueRow] = &[
+    QueueRow {
+        name: "changes of one tenant that are under way, other than placements",
+        limit: RowLimit::Fixed(CHANGES_OF_TENANT_MAX, "requests"),
+        at_limit: "429 `tenant_busy` with `Retry-After`, before anything is done",
+        metric: "",
+    },
+    QueueRow {
+        name: "reads of one tenant that are under way",
+        limit: RowLimit::Fixed(READS_OF_TENANT_MAX, "requests"),
+        at_limit: "429 `tenant_busy` with `Retry-After`",
+        metric: "",
+    },
     QueueRow {
         name: "requests that wait for room",
         limit: RowLimit::Setting(

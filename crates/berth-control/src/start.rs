@@ -1,6 +1,7 @@
 //! Starting the control plane: open the ledger, load what is there, start the loops.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_engine::Policy;
 use berth_ledger::{Backend, Ledger, Op, Outcome};
@@ -13,6 +14,7 @@ use crate::elastic::ReserveReconciler;
 use crate::error::StartError;
 use crate::explanation_queue::ExplanationQueues;
 use crate::feed::Feed;
+use crate::kept_lists::KeptLists;
 use crate::liveness::{HeartbeatWriter, LivenessMonitor};
 use crate::loop_runner::{self, BackgroundLoop};
 use crate::maintenance::{MaintenanceConfig, MaintenanceLoop};
@@ -25,6 +27,7 @@ use crate::moves::volume::VolumeMoveDriver;
 use crate::placer::{Placer, PlacerOptions};
 use crate::policy_warnings::{self, QuarantinedPolicy};
 use crate::queue::TicketGranter;
+use crate::resource_lists::ListRefresher;
 use crate::settings::Settings;
 use crate::state::instance_ids::InstanceIdKey;
 use crate::state::{
@@ -33,6 +36,7 @@ use crate::state::{
 };
 use crate::supervision::{ThreadMonitor, ThreadWork};
 use crate::tenant_limits::TenantLimits;
+use crate::tenant_requests::TenantRequests;
 use crate::tenants::TenantRemovalReconciler;
 use crate::workloads::WorkloadReconciler;
 
@@ -97,10 +101,12 @@ impl ControlPlane {
             locality: LocalityKey::new(load_secret(&ledger, "locality")?),
             instance_ids: InstanceIdKey::load(&ledger)?,
             tenant_limits: TenantLimits::default(),
+            tenant_requests: TenantRequests::default(),
             supervisor,
             removals_started: watch::Sender::new(0),
             explanations: ExplanationQueues::default(),
             quarantined_policy,
+            kept_lists: KeptLists::default(),
             ledger,
         });
         let mut followers = options.followers;
@@ -108,6 +114,8 @@ impl ControlPlane {
         for follower in &followers {
             follower.refresh_all(&control.ledger)?;
         }
+        // So that they are in memory even if the database is lost at once.
+        control.kept_lists.refresh(&control.ledger, Duration::ZERO)?;
         control.merge_all_crashes();
         control.start_loops();
         let (changed, stopping) = (Arc::downgrade(&control), control.lifecycle.stopping().clone());
@@ -134,6 +142,7 @@ impl ControlPlane {
         self.start_loop(WorkloadReconciler::new(Arc::clone(self)));
         self.start_loop(EvacuationChecker::new(Arc::clone(self)));
         self.start_loop(TenantRemovalReconciler::new(Arc::clone(self)));
+        self.start_loop(ListRefresher(Arc::clone(self)));
         self.start_loop(MaintenanceLoop::new(
             self.ledger.clone(),
             Arc::clone(&self.lifecycle.maintenance),

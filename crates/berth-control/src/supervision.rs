@@ -5,6 +5,7 @@
 //! or a database that no longer answers, is a reason not to be ready; what ended also ends the server.
 //! Nothing here decides or restarts anything.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_ledger::Segment;
+use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{LoopFailure, Metrics};
@@ -24,7 +26,7 @@ const STALLED_AFTER: Duration = Duration::from_secs(5);
 const PASS_STALLED_AFTER: Duration = Duration::from_mins(5);
 
 /// Unreadable parts of the log that are remembered.
-const UNREADABLE_MAX: usize = 1000;
+pub(crate) const UNREADABLE_MAX: usize = 1000;
 
 /// After this long without an answer, the database counts as away.
 const UNANSWERED_AFTER: Duration = Duration::from_millis(1500);
@@ -202,7 +204,24 @@ impl Supervisor {
     pub fn threads(&self) -> BTreeMap<&'static str, bool> {
         let now = self.now_ms();
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.iter().map(|thread| (thread.name, thread.problem(now).is_none())).collect()
+        let mut named = BTreeMap::new();
+        for thread in threads.iter() {
+            // Several may have one name.
+            *named.entry(thread.name).or_insert(true) &= thread.problem(now).is_none();
+        }
+        named
+    }
+
+    /// The thread that has been busy with one thing for longer than this, and for how long; of several the
+    /// one that has been for the longest time. One that waits for the database or has much to do is not
+    /// stalled.
+    #[must_use]
+    pub fn stalled_thread(&self, limit: Duration) -> Option<(&'static str, Duration)> {
+        let stalled = self.problems().into_iter().filter_map(|problem| match problem {
+            Problem::Stalled(name, time) => (time >= limit).then_some((name, time)),
+            Problem::Ended(_) | Problem::Unanswered(..) => None,
+        });
+        stalled.max_by_key(|(_, time)| *time)
     }
 
     /// Records that a part of the log cannot be read. Each is logged once, whoever meets it.
@@ -303,15 +322,34 @@ impl ThreadMonitor {
     /// # Errors
     /// When it panicked: what it worked on may be half done.
     pub fn guard<T>(&self, work: impl FnOnce() -> T) -> Result<T, WorkPanicked> {
-        std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("");
-            tracing::error!(thread = self.0.state.name, panic = text, "panic in shared thread");
-            if let Some(metrics) = &self.0.metrics {
-                metrics.loop_failed(self.0.state.name, LoopFailure::Panic);
-            }
-            WorkPanicked
-        })
+        let done = std::panic::catch_unwind(AssertUnwindSafe(work));
+        done.map_err(|panic| self.note_panic(&*panic))
+    }
+
+    /// Does a piece of work of a task, as [`ThreadMonitor::guard`] does.
+    ///
+    /// # Errors
+    /// When it panicked: what it worked on may be half done.
+    pub async fn guard_async<T>(&self, work: impl Future<Output = T>) -> Result<T, WorkPanicked> {
+        let done = AssertUnwindSafe(work).catch_unwind().await;
+        done.map_err(|panic| self.note_panic(&*panic))
+    }
+
+    /// Counts a failure of the thread that ends nothing.
+    pub fn count_error(&self) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.loop_failed(self.0.state.name, LoopFailure::Error);
+        }
+    }
+
+    fn note_panic(&self, panic: &(dyn Any + Send)) -> WorkPanicked {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("");
+        tracing::error!(thread = self.0.state.name, panic = text, "panic in shared thread");
+        if let Some(metrics) = &self.0.metrics {
+            metrics.loop_failed(self.0.state.name, LoopFailure::Panic);
+        }
+        WorkPanicked
     }
 
     /// Notes that the thread has ended and should not have, though its monitor is still there.
@@ -377,6 +415,17 @@ mod tests {
         drop(monitor);
         assert_eq!(supervisor.problems(), [Problem::Ended("drains")]);
         assert_eq!(supervisor.threads(), BTreeMap::from([("drains", false)]));
+    }
+
+    #[test]
+    fn of_two_tasks_with_one_name_the_end_of_either_shows() {
+        let supervisor = Arc::new(Supervisor::default());
+        let [one, other] =
+            ["listener"; 2].map(|name| supervisor.monitor(name, ThreadWork::RunsPasses, None));
+        assert_eq!(supervisor.threads(), BTreeMap::from([("listener", true)]));
+        drop(one);
+        assert_eq!(supervisor.threads(), BTreeMap::from([("listener", false)]));
+        other.stop();
     }
 
     #[test]

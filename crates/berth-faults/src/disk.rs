@@ -10,11 +10,21 @@ use tempfile::TempDir;
 
 /// Why there is no small disk.
 #[derive(Clone, Debug)]
-pub struct NoDisk(String);
+pub struct NoDisk {
+    why: String,
+    /// Whether a program is missing, rather than a right.
+    pub is_tool_missing: bool,
+}
+
+impl NoDisk {
+    fn not_allowed(why: &str) -> Self {
+        Self { why: why.to_owned(), is_tool_missing: false }
+    }
+}
 
 impl fmt::Display for NoDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no small disk could be mounted: {}", self.0)
+        write!(f, "no small disk could be mounted: {}", self.why)
     }
 }
 
@@ -35,13 +45,16 @@ impl SmallDisk {
     /// When mounting is not allowed here.
     pub fn mount(size_mib: u32) -> Result<Self, NoDisk> {
         let made = tempfile::Builder::new().prefix("berth-disk-").tempdir();
-        let folder = made.map_err(|error| NoDisk(error.to_string()))?;
+        let folder = made.map_err(|error| NoDisk::not_allowed(&error.to_string()))?;
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", &format!("size={size_mib}m,mode=1777"), "tmpfs"]);
         let output = command.arg(folder.path()).output();
-        let output = output.map_err(|error| NoDisk(format!("mount: {error}")))?;
+        let output = output.map_err(|error| NoDisk {
+            why: format!("mount: {error}"),
+            is_tool_missing: error.kind() == std::io::ErrorKind::NotFound,
+        })?;
         if !output.status.success() {
-            return Err(NoDisk(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            return Err(NoDisk::not_allowed(String::from_utf8_lossy(&output.stderr).trim()));
         }
         // The folder itself was made for its owner alone; the mount may be entered by all.
         Ok(Self { folder })

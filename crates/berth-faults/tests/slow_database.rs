@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use berth_control::{PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::{Amounts, BatchMode, InstanceId, InstanceRequest, Policy, Timestamp};
-use berth_faults::{Fixture, Proxy, Stopwatch, set_up};
+use berth_faults::{Fixture, Proxy, set_up};
 use berth_ledger::{Ledger, Options, Text};
 use berth_pgtemp::Options as ServerOptions;
 
@@ -105,57 +105,5 @@ fn two_servers_with_late_news_of_each_other_place_everything_once() {
         assert_eq!(*fence, claim.fence, "the answer to a second sender is the first one's");
     }
     assert_eq!(granted.len(), requests.len());
-    slow.proxy.delay(Duration::ZERO);
-}
-
-/// Sends a request whenever one is answered, so that so many are always under way. Returns how long each
-/// took, in order.
-fn place_for(placer: &Placer, clients: u128, time: Duration, next: &mut u128) -> Vec<Duration> {
-    let (sender, answers) = mpsc::channel();
-    let began = Stopwatch::start();
-    let mut submit = || {
-        let (sender, sent) = (sender.clone(), Stopwatch::start());
-        let reply = Box::new(move |answer| drop(sender.send((sent.elapsed(), answer))));
-        placer.submit(PlaceJob { request: place(*next, 1), reply });
-        *next += 1;
-    };
-    (0..clients).for_each(|_| submit());
-    let (mut took, mut under_way) = (Vec::new(), clients);
-    while under_way > 0 {
-        let (each, answer) = answers.recv_timeout(HANGS).unwrap();
-        assert!(matches!(answer, PlaceAnswer::Granted(_)), "{answer:?}");
-        took.push(each);
-        if began.elapsed() < time {
-            submit();
-        } else {
-            under_way -= 1;
-        }
-    }
-    took.sort_unstable();
-    took
-}
-
-/// What a far database costs: a placement is its own commit, and commits are shared.
-#[test]
-#[ignore = "a measurement, for `make soak`"]
-fn placements_with_fifty_milliseconds_to_the_database() {
-    const ONE_WAY: Duration = Duration::from_millis(50);
-    const TIME: Duration = Duration::from_secs(10);
-    let slow = SlowDatabase::with_servers(1);
-    slow.proxy.delay(ONE_WAY);
-    let mut next = 0;
-    for clients in [1, 64, 1000] {
-        let took = place_for(&slow.placers[0], clients, TIME, &mut next);
-        let (median, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-        let round_trips = |time: Duration| time.as_secs_f64() / (ONE_WAY * 2).as_secs_f64();
-        println!(
-            "{clients} clients: {:.0} placements/s, p50 {} ms ({:.1} round trips), p99 {} ms ({:.1})",
-            f64::from(u32::try_from(took.len()).unwrap()) / TIME.as_secs_f64(),
-            median.as_millis(),
-            round_trips(median),
-            p99.as_millis(),
-            round_trips(p99),
-        );
-    }
     slow.proxy.delay(Duration::ZERO);
 }

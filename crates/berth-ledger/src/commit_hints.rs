@@ -3,6 +3,7 @@
 //! A hint says nothing more and may be lost, late or doubled: whoever hears it reads the log earlier than
 //! it would have, and the log is read periodically in any case. Nothing may be decided by a hint.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,6 +31,8 @@ pub(crate) struct CommitHints {
     closing: Notify,
     sent: AtomicU64,
     received: AtomicU64,
+    /// How many times the connection was lost or could not be opened.
+    failures: AtomicU64,
     listeners: Mutex<Vec<Arc<HintListener>>>,
 }
 
@@ -41,8 +44,28 @@ impl CommitHints {
         }
     }
 
-    pub(crate) fn set_connected(&self, is_connected: bool) {
-        self.is_connected.store(is_connected, Ordering::Relaxed);
+    pub(crate) fn set_connected(&self) {
+        self.is_connected.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the connection was lost, or could not be opened. The first failure after it worked is
+    /// logged as a warning.
+    pub(crate) fn note_failure(&self, error: &dyn fmt::Display) {
+        let is_first = self.is_connected.swap(false, Ordering::Relaxed);
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        if is_first || failures == 0 {
+            tracing::warn!(%error, "failed to exchange hints with other servers; reading the log periodically");
+        } else {
+            tracing::debug!(%error, "failed to exchange hints with other servers");
+        }
+    }
+
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Waits for the next commit of this process. Several that came meanwhile count as one.
@@ -79,9 +102,14 @@ impl CommitHints {
         self.closing.notify_one();
     }
 
+    /// Whether the connection has to end.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Ends when the connection has to.
     pub(crate) async fn closed(&self) {
-        while !self.closed.load(Ordering::SeqCst) {
+        while !self.is_closed() {
             self.closing.notified().await;
         }
     }

@@ -113,6 +113,9 @@ pub(crate) trait Database: Queries + Send {
     fn rollback(&mut self);
     /// Opens the connection again if it is gone.
     fn reconnect(&mut self) -> Result<(), Fault>;
+    /// Commits something that leaves nothing, to see whether commits are answered. After a failure it may
+    /// cost more, and must prove more.
+    fn probe_write(&mut self, is_failing: bool) -> Result<(), Fault>;
 
     // Reads, each a transaction of its own.
 

@@ -9,7 +9,7 @@ use berth_engine::NodeId;
 use rustc_hash::FxHasher;
 
 use crate::backend::{Backend, Options};
-use crate::commit_hints::{HintCounts, HintListener};
+use crate::commit_hints::{CommitHints, HintCounts, HintListener};
 use crate::database::{Database, SnapshotItem};
 use crate::error::{Fault, LedgerError};
 use crate::model::{
@@ -491,10 +491,15 @@ impl Ledger {
         self.0.options.retry_budget
     }
 
-    /// The longest time that a writer has been working on its present transaction.
-    #[must_use]
-    pub fn writer_busy_for(&self) -> Option<Duration> {
-        self.0.queues.iter().filter_map(|queue| queue.busy_for()).max()
+    /// The queues of the writers.
+    pub(crate) fn queues(&self) -> &[Arc<Queue>] {
+        &self.0.queues
+    }
+
+    /// The hints; absent if none are exchanged.
+    pub(crate) fn hints(&self) -> Option<&CommitHints> {
+        let is_used = self.0.options.hints && matches!(self.0.backend, Backend::Postgres(_));
+        is_used.then_some(&*self.0.metrics.hints)
     }
 
     /// Counts of writes and retries.

@@ -11,6 +11,7 @@ mod drift;
 mod encoding;
 mod error;
 mod export;
+mod health;
 pub mod invariants;
 mod ledger;
 mod lists;
@@ -41,6 +42,9 @@ pub use postgres::{InvalidIsolation, Isolation};
 pub use readers::{READERS_MAX, READS_MAX};
 pub use receipts::{ChainFault, Decision, Verification};
 pub use retention::Retention;
+pub use sqlite::SQLITE_ROWS_MAX;
 pub use tenants::KeptResource;
 pub use transaction::{CommitRecord, Retries};
-pub use writer::{Job, Observer, Reply, UNDELIVERED_MAX, WAITING_MAX, WriteStats, WriterHooks};
+pub use writer::{
+    Job, Observer, ProbeReply, Reply, UNDELIVERED_MAX, WAITING_MAX, WriteStats, WriterHooks,
+};

@@ -1,4 +1,4 @@
-//! What is done to a ledger from time to time: expired leases, counters, retention, SQLite's log.
+//! What is done to a ledger from time to time: expired leases, counters, retention.
 
 use berth_engine::{InstanceId, NodeId};
 
@@ -67,17 +67,5 @@ impl Ledger {
                 now,
             })
         })
-    }
-
-    /// The length of SQLite's write-ahead log after the last commit, in bytes; 0 on PostgreSQL.
-    #[must_use]
-    pub fn log_bytes(&self) -> u64 {
-        self.log().bytes()
-    }
-
-    /// How many times SQLite's write-ahead log was copied into the database.
-    #[must_use]
-    pub fn log_copies(&self) -> u64 {
-        self.log().copies()
     }
 }

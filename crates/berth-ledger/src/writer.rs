@@ -22,6 +22,9 @@ use crate::transaction::{
 /// Called with the answer once it is durable. It must return quickly.
 pub type Reply = Box<dyn FnOnce(Result<Answer, LedgerError>) + Send>;
 
+/// Called with whether the database takes commits. It must return quickly.
+pub type ProbeReply = Box<dyn FnOnce(Result<(), LedgerError>) + Send>;
+
 /// An operation and the callback for its answer.
 pub struct Job {
     /// What to do.
@@ -37,13 +40,34 @@ pub const WAITING_MAX: usize = 100_000;
 /// Most groups that are committed and not delivered; beyond that the writer waits.
 pub const UNDELIVERED_MAX: usize = 16;
 
+/// How long after a failure a writer that nobody asks anything tries to commit again.
+const PROBE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct State {
     /// Operations, each with when it was submitted.
     waiting: VecDeque<(Instant, Job)>,
     /// Since when the writer has been working on its present group.
     busy_since: Option<Instant>,
+    /// When the writer began what the database did not answer; none once it has committed something since.
+    failing_since: Option<Instant>,
+    /// When the last attempt failed that the database did not answer.
+    failed_at: Option<Instant>,
+    /// When the writer last committed something.
+    committed_at: Option<Instant>,
+    /// Those who asked whether the database takes commits.
+    probes: Vec<ProbeReply>,
     closed: bool,
+}
+
+/// What a writer does next.
+enum Task {
+    Group(Vec<Job>),
+    /// Commits something that leaves nothing, to see whether it can.
+    Probe {
+        /// Whether it failed the last time.
+        is_failing: bool,
+    },
 }
 
 /// Counts of writes and retries.
@@ -191,9 +215,48 @@ impl Queue {
         self.arrived.notify_all();
     }
 
-    /// How long the writer has been working on its present group.
-    pub(crate) fn busy_for(&self) -> Option<Duration> {
-        lock(&self.state).busy_since.map(|since| since.elapsed())
+    /// How long the database has not answered the writer: since it began its present group, or one that
+    /// failed and was followed by no commit.
+    pub(crate) fn unanswered_for(&self) -> Option<Duration> {
+        let state = lock(&self.state);
+        let since = state.failing_since.into_iter().chain(state.busy_since).min();
+        since.map(|since| since.elapsed())
+    }
+
+    /// Whether the writer committed something as recently as this, and nothing failed since.
+    pub(crate) fn has_committed_within(&self, time: Duration) -> bool {
+        let state = lock(&self.state);
+        let is_recent = state.committed_at.is_some_and(|at| at.elapsed() < time);
+        is_recent && state.failing_since.is_none()
+    }
+
+    /// Says whether the database takes commits, as soon as the writer has tried.
+    pub(crate) fn probe(&self, reply: ProbeReply) {
+        let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return reply(Err(LedgerError::Closed));
+        }
+        state.probes.push(reply);
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// Notes that the writer has committed something, or that the database did not answer it.
+    fn note_outcome(&self, outcome: Result<(), &LedgerError>) {
+        let mut state = lock(&self.state);
+        if outcome.is_ok() {
+            (state.failing_since, state.committed_at) = (None, Some(tick()));
+        } else {
+            state.failing_since = state.failing_since.or(state.busy_since);
+            state.failed_at = Some(tick());
+        }
+        let probes = std::mem::take(&mut state.probes);
+        drop(state);
+        for probe in probes {
+            let outcome = outcome.map_err(LedgerError::clone);
+            self.metrics.guard(|| probe(outcome));
+        }
     }
 
     /// Answers operations that have waited for longer than this: nothing of them was written. Called
@@ -218,9 +281,13 @@ impl Queue {
         let mut state = lock(&self.state);
         let is_unexpected = !std::mem::replace(&mut state.closed, true);
         let waiting = std::mem::take(&mut state.waiting);
+        let probes = std::mem::take(&mut state.probes);
         drop(state);
         for (_, job) in waiting {
             self.metrics.guard(|| (job.reply)(Err(LedgerError::Closed)));
+        }
+        for probe in probes {
+            self.metrics.guard(|| probe(Err(LedgerError::Closed)));
         }
         is_unexpected
     }
@@ -235,7 +302,8 @@ impl Queue {
         self.observed.load(Ordering::SeqCst) >= groups
     }
 
-    fn next_group(&self, most: usize) -> Option<Vec<Job>> {
+    /// What to do next: a group, or a probe if nothing waits and somebody asks, or the last attempt failed.
+    fn next_task(&self, most: usize) -> Option<Task> {
         let mut state = lock(&self.state);
         state.busy_since = None;
         loop {
@@ -249,12 +317,26 @@ impl Queue {
                 if more {
                     self.arrived.notify_one();
                 }
-                return Some(group);
+                return Some(Task::Group(group));
             }
             if state.closed {
                 return None;
             }
-            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let is_failing = state.failing_since.is_some();
+            // By the clock: others may wake the writer for nothing, as often as they like.
+            let since_failure = state.failed_at.filter(|_| is_failing).map(|at| at.elapsed());
+            let left = since_failure.map(|time| PROBE_AGAIN_AFTER.saturating_sub(time));
+            if !state.probes.is_empty() || left.is_some_and(|left| left.is_zero()) {
+                state.busy_since = Some(tick());
+                return Some(Task::Probe { is_failing });
+            }
+            state = match left {
+                Some(left) => {
+                    let woken = self.arrived.wait_timeout(state, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 }
@@ -368,6 +450,52 @@ fn run_guarded(
     }
 }
 
+/// Runs operations and counts what was retried before anybody is answered: a lost connection means that a
+/// commit may be known to nobody here.
+fn run_counted(
+    queue: &Queue,
+    tables: &mut dyn Database,
+    chains: &mut WriterChains,
+    ops: &[Op],
+    retry_budget: RetryBudget,
+) -> Result<TransactionResult, LedgerError> {
+    let (metrics, mut retries) = (&*queue.metrics, Retries::default());
+    let outcome = run_guarded(tables, chains, ops, retry_budget, &mut retries, metrics);
+    metrics.note(&outcome, retries);
+    match &outcome {
+        // What leaves no event may have changed nothing, and so have waited for no disk and no standby.
+        Ok(result) if !result.commits.is_empty() => queue.note_outcome(Ok(())),
+        Err(error @ LedgerError::Unreachable(_)) => queue.note_outcome(Err(error)),
+        Ok(_) | Err(_) => {}
+    }
+    outcome
+}
+
+/// Finds out whether the database takes commits. One that refuses a probe has answered.
+fn run_probe(
+    queue: &Queue,
+    tables: &mut dyn Database,
+    is_failing: bool,
+    RetryBudget(patience): RetryBudget,
+) {
+    let reconnected = if is_failing { tables.reconnect() } else { Ok(()) };
+    let fault = match reconnected.and_then(|()| tables.probe_write(is_failing)) {
+        Ok(()) => return queue.note_outcome(Ok(())),
+        Err(fault) => fault,
+    };
+    tables.rollback();
+    match fault.into_error(1) {
+        error @ LedgerError::Unreachable(_) => {
+            queue.note_outcome(Err(&error));
+            queue.expire(patience);
+        }
+        error => {
+            tracing::debug!(%error, "write probe refused");
+            queue.note_outcome(Ok(()));
+        }
+    }
+}
+
 /// Runs a writer until its queue is closed and empty.
 pub(crate) fn run_writer(
     queue: &Arc<Queue>,
@@ -388,16 +516,16 @@ pub(crate) fn run_writer(
                 queue.observed.fetch_add(u64::from(ends_group), Ordering::SeqCst);
             }
         });
-        // What was retried is counted before anybody is answered: a lost connection means that a commit may
-        // be known to nobody here.
-        let mut run = |ops: &[Op]| {
-            let mut retries = Retries::default();
-            let outcome =
-                run_guarded(&mut *tables, &mut chains, ops, retry_budget, &mut retries, metrics);
-            metrics.note(&outcome, retries);
-            outcome
-        };
-        while let Some(group) = queue.next_group(settings.most) {
+        while let Some(task) = queue.next_task(settings.most) {
+            let group = match task {
+                Task::Group(group) => group,
+                Task::Probe { is_failing } => {
+                    run_probe(queue, &mut *tables, is_failing, retry_budget);
+                    continue;
+                }
+            };
+            let mut run =
+                |ops: &[Op]| run_counted(queue, &mut *tables, &mut chains, ops, retry_budget);
             let (ops, replies): (Vec<Op>, Vec<Reply>) =
                 group.into_iter().map(|job| (job.op, job.reply)).unzip();
             let outcome = run(&ops);
@@ -429,54 +557,4 @@ pub(crate) fn run_writer(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_exceeds_the_queue_of_a_writer_is_refused_and_the_rest_is_kept() {
-        let queue = Queue::default();
-        let (answers, answered) = mpsc::channel();
-        let jobs = (0..WAITING_MAX + 3).map(|_| {
-            let answers = answers.clone();
-            let reply = Box::new(move |answer| drop(answers.send(answer)));
-            Job { op: Op::Reap(berth_engine::NodeId::new("n1")), reply }
-        });
-        queue.submit(jobs);
-        assert_eq!(queue.waiting(), WAITING_MAX);
-        let refused: Vec<_> = answered.try_iter().collect();
-        assert_eq!(refused.len(), 3);
-        let overloaded = |answer: &Result<Answer, LedgerError>| {
-            matches!(answer, Err(LedgerError::Overloaded { waiting: WAITING_MAX, .. }))
-        };
-        assert!(refused.iter().all(overloaded), "{refused:?}");
-        // There is room again for as many as the writer has taken.
-        assert_eq!(queue.next_group(10).map(|group| group.len()), Some(10));
-        assert_eq!(queue.waiting(), WAITING_MAX - 10);
-    }
-
-    #[test]
-    fn a_writer_that_ends_too_early_is_reported_and_leaves_nobody_waiting() {
-        let queue = Queue::default();
-        let (reports, reported) = mpsc::channel();
-        let reports = Mutex::new(reports);
-        let ended = Arc::new(move || {
-            let _ = lock(&reports).send(());
-        });
-        let hooks = WriterHooks { observer: None, ended: Some(ended) };
-        let (answers, answered) = mpsc::channel();
-        let job = |answers: &mpsc::Sender<_>| {
-            let answers = answers.clone();
-            let reply = Box::new(move |answer| drop(answers.send(answer)));
-            Job { op: Op::Reap(berth_engine::NodeId::new("n1")), reply }
-        };
-        queue.submit([job(&answers)]);
-        drop(EndReport { queue: &queue, hooks: &hooks });
-        assert!(reported.try_recv().is_ok());
-        assert!(matches!(answered.try_recv(), Ok(Err(LedgerError::Closed))));
-        queue.submit([job(&answers)]);
-        assert!(matches!(answered.try_recv(), Ok(Err(LedgerError::Closed))));
-        // The end of a writer whose queue was closed is as it should be.
-        drop(EndReport { queue: &queue, hooks: &hooks });
-        assert!(reported.try_recv().is_err());
-    }
-}
+mod tests;

@@ -85,23 +85,53 @@ impl TempPostgres {
     ///
     /// When PostgreSQL is not installed, or when it does not come up; the error shows its log.
     pub fn start(options: Options) -> Result<Self, StartError> {
+        let mut postgres = Self::with_folders(options)?;
+        let templates = cluster::templates();
+        let (programs, account) = (&postgres.programs, &postgres.account);
+        cluster::create(programs, account, postgres.data.path(), templates.as_deref())?;
+        postgres.launch_on_free_port()?;
+        Ok(postgres)
+    }
+
+    /// Starts a standby that streams from this server, under the name that
+    /// `synchronous_standby_names` may have, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::start`].
+    pub fn start_standby(&self, name: &str) -> Result<Self, StartError> {
+        let port = self.port.to_string();
+        let mut options = self.options.clone();
+        let primary = format!("host=127.0.0.1 port={port} user=postgres application_name={name}");
+        options.settings.push(("primary_conninfo".to_owned(), primary));
+        let mut standby = Self::with_folders(options)?;
+        let mut command = standby.account.command(&standby.programs.join("pg_basebackup"));
+        command.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf"]);
+        command.args(["-w", "-U", "postgres", "-h", "127.0.0.1", "-p", &port, "-D"]);
+        programs::run(command.arg(standby.data.path()).current_dir(standby.data.path()))?;
+        standby.launch_on_free_port()?;
+        Ok(standby)
+    }
+
+    /// Everything but a cluster and its server.
+    fn with_folders(options: Options) -> Result<Self, StartError> {
         let programs = programs::find()?;
         let account = Account::find()?;
         let system = std::env::temp_dir();
         let home = make_folder(&account, &system)?;
         let data = make_folder(&account, options.parent.as_deref().unwrap_or(&system))?;
-        let mut postgres = Self { server: None, programs, account, options, port: 0, home, data };
-        let templates = cluster::templates();
-        let (programs, account) = (&postgres.programs, &postgres.account);
-        cluster::create(programs, account, postgres.data.path(), templates.as_deref())?;
+        Ok(Self { server: None, programs, account, options, port: 0, home, data })
+    }
+
+    fn launch_on_free_port(&mut self) -> Result<(), StartError> {
         for _ in 0..PORT_TRIES {
-            postgres.port = random_port();
-            match postgres.launch() {
+            self.port = random_port();
+            match self.launch() {
                 Err(StartError::PortsTaken { .. }) => {}
-                outcome => return outcome.map(|()| postgres),
+                outcome => return outcome,
             }
         }
-        Err(StartError::PortsTaken { tries: PORT_TRIES, log_tail: postgres.log_tail() })
+        Err(StartError::PortsTaken { tries: PORT_TRIES, log_tail: self.log_tail() })
     }
 
     /// Address of the database `postgres` over TCP.
@@ -177,6 +207,25 @@ impl TempPostgres {
         }
         self.server = None;
         Ok(())
+    }
+
+    /// Halts the server and all its children, as if its machine was frozen: connections stay open, and
+    /// nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be halted.
+    pub fn freeze(&mut self) -> Result<(), CommandError> {
+        self.server.as_mut().map_or(Ok(()), Server::freeze)
+    }
+
+    /// Lets a server go on that was halted.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be let go on.
+    pub fn thaw(&mut self) -> Result<(), CommandError> {
+        self.server.as_mut().map_or(Ok(()), Server::thaw)
     }
 
     /// Starts the server again on the same data and port, after [`Self::stop`] if it runs.

@@ -28,6 +28,8 @@ pub(crate) struct Server {
     /// Ends the thread that started the server. The kernel kills the server when that thread ends,
     /// so it must live as long as the server, whatever becomes of the caller's thread.
     _keeper: SyncSender<()>,
+    /// Whether it was halted; then it takes no other signal.
+    is_frozen: bool,
 }
 
 impl Server {
@@ -48,7 +50,7 @@ impl Server {
             .recv()
             .unwrap_or_else(|_| Err(std::io::Error::other("the starting thread ended")));
         let child = spawned.map_err(|source| CommandError::Run { program, source })?;
-        Ok(Self { child, _keeper: keeper })
+        Ok(Self { child, _keeper: keeper, is_frozen: false })
     }
 
     pub(crate) fn process_id(&self) -> u32 {
@@ -74,6 +76,9 @@ impl Server {
         if self.ended().is_some() {
             return Ok(());
         }
+        if self.is_frozen {
+            self.thaw()?;
+        }
         signal(by_signal, &[self.process_id()])?;
         for _ in 0..LOOKS_MAX {
             if self.ended().is_some() {
@@ -82,6 +87,23 @@ impl Server {
             thread::sleep(PAUSE);
         }
         Err(CommandError::StillRuns { waited_s: WAITED_S })
+    }
+
+    /// Halts the server and its children: connections stay open, and nothing is answered.
+    pub(crate) fn freeze(&mut self) -> Result<(), CommandError> {
+        self.is_frozen = true;
+        // The parent first: then it cannot make more.
+        signal("STOP", &[self.process_id()])?;
+        let children = children_of(self.process_id());
+        if children.is_empty() { Ok(()) } else { signal("STOP", &children) }
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&mut self) -> Result<(), CommandError> {
+        let mut all = children_of(self.process_id());
+        all.push(self.process_id());
+        self.is_frozen = false;
+        signal("CONT", &all)
     }
 
     /// What a power failure does to the server: nothing is tidied up, by anyone.

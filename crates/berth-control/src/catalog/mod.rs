@@ -26,6 +26,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use entries::{ClaimEntry, MemberEntry, NodeEntry};
 pub use state::CatalogState;
+pub(crate) use state::SPECS;
 
 use crate::applied_from_log::AppliedFromLog;
 use crate::backlog::{Backlog, BacklogReceiver, REPORTED_EVENTS_MAX};

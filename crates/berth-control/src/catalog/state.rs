@@ -17,7 +17,7 @@ use super::entries::{ClaimEntry, Heartbeat, MemberEntry, NodeEntry};
 use crate::workload::{CrashHistories, CrashHistory, Definition, WorkloadKey};
 
 /// Requests as parsed before, by their stored text; a million claims share a few.
-const SPECS: usize = 4096;
+pub(crate) const SPECS: usize = 4096;
 
 /// What an event changes.
 #[derive(Default)]

@@ -56,7 +56,7 @@ pub struct FleetReplica {
 }
 
 /// Parsed requests that are kept.
-const SPECS: usize = 4096;
+pub(crate) const SPECS: usize = 4096;
 
 /// Distinguishes the place where an instance was from the place where it goes.
 const SOURCE: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;

@@ -75,8 +75,10 @@ pub(super) async fn execute(
         match &step.action {
             MoveAction::Restart { evacuee, guard } => restarts.push((step, evacuee, guard)),
             MoveAction::Stop(evacuee) => {
-                stop(control, caller, evacuee).await?;
-                record(step, StepOutcome::Stopped);
+                let is_stopping = stop(control, caller, evacuee).await?;
+                let outcome =
+                    if is_stopping { StepOutcome::Stopped } else { StepOutcome::Outdated };
+                record(step, outcome);
             }
             MoveAction::Migrate { to, cost, kind } => {
                 let request = MigrationRequest {
@@ -144,7 +146,8 @@ async fn restart(
 }
 
 /// Stops an instance because its node's drain is overdue: then a member goes whatever else runs.
-async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> ControlResult<()> {
+/// Returns whether it is being stopped.
+async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> ControlResult<bool> {
     let (instance, fence) = (evacuee.id(), evacuee.claim.fence);
     let release = Release {
         request_id: Text::from(format!("drain-deadline-{instance}-{fence}")),
@@ -155,9 +158,13 @@ async fn stop(control: &ControlPlane, caller: &Caller, evacuee: &Evacuee) -> Con
         reason: Text::from("drain_deadline"),
     };
     let subject = format!("{instance} on {}", evacuee.claim.node);
+    let released = control.step(caller, "claim.release", subject, Op::Release(release)).await?;
     // A claim that changed meanwhile is part of the next plan.
-    let _ = control.step(caller, "claim.release", subject, Op::Release(release)).await?;
-    Ok(())
+    if let Err(rejection) = &released {
+        tracing::debug!(?rejection, %instance, node = %evacuee.claim.node,
+            "instance on draining node was not stopped; planning again");
+    }
+    Ok(released.is_ok())
 }
 
 /// Why a migration could not be started.

@@ -28,6 +28,7 @@ pub use degradations::Degradations;
 pub(crate) use node_liveness::NodeLiveness;
 pub(crate) use permits::MAX_CACHED as PERMITS_CACHED;
 pub use permits::{PermitSigner, Permits};
+pub(crate) use refused_reports::MAX_PER_NODE as REFUSED_REPORTS_LOGGED;
 pub use refused_reports::RefusedReports;
 pub use tickets::{Queue, TicketPage, TicketRecord};
 

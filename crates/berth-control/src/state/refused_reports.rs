@@ -8,7 +8,7 @@ use berth_engine::{InstanceId, NodeId};
 use rustc_hash::FxHashMap;
 
 /// Events of one node within [`WINDOW_S`].
-const MAX_PER_NODE: usize = 32;
+pub(crate) const MAX_PER_NODE: usize = 32;
 
 /// After so many seconds, a refusal is logged again.
 const WINDOW_S: i64 = 3600;

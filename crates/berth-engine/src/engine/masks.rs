@@ -13,7 +13,7 @@ use crate::model::InstanceRequest;
 use crate::policy::Policy;
 
 /// Masks that are kept; the least recently used is replaced.
-const MAX_MASKS: usize = 128;
+pub(super) const MAX_MASKS: usize = 128;
 
 #[derive(Clone, Debug)]
 struct Mask {

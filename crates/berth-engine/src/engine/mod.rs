@@ -28,8 +28,8 @@ use crate::policy::Policy;
 use crate::prepared_request::{Notice, PreparedRequest};
 use crate::score::{WeightedScorers, all_totals, all_values, combine, notices_of};
 use derived_state::DerivedState;
-use masks::Masks;
-use rankings::{RankingLookup, Rankings};
+use masks::{MAX_MASKS, Masks};
+use rankings::{MAX_RANKINGS, RankingLookup, Rankings};
 use scan::{Inputs, Totals, scan_all};
 
 pub(crate) use fixes::{
@@ -122,6 +122,12 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Classes of requests whose ranking of nodes is kept.
+    pub const RANKINGS_KEPT: usize = MAX_RANKINGS;
+
+    /// Sets of requirements on facts whose nodes are kept.
+    pub const MASKS_KEPT: usize = MAX_MASKS;
+
     /// An engine with an empty fleet.
     #[must_use]
     pub fn new(policy: Policy) -> Self {

@@ -13,7 +13,7 @@ use crate::model::InstanceRequest;
 use crate::prepared_request::PreparedRequest;
 
 /// Rankings that are kept.
-const MAX_RANKINGS: usize = 64;
+pub(super) const MAX_RANKINGS: usize = 64;
 
 /// How many classes that were requested once are remembered, by their hash.
 const MAX_SEEN: usize = 256;

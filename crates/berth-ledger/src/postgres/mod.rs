@@ -65,6 +65,17 @@ use session::{Session, Target};
 /// The writer lock: "berth" and a number.
 const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
 
+/// Writes a record to PostgreSQL's own log and no row, so that the commit waits for the disk and for
+/// synchronous standbys as any other does.
+const WRITE_PROBE: &str = "SELECT pg_logical_emit_message(true, 'berth', 'write probe')";
+
+/// Ends sessions whose probe still waits for a standby: each would keep its connection for as long as the
+/// standby is away.
+const END_STUCK_PROBES: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+    WHERE pid <> pg_backend_pid() AND usename = current_user AND datname = current_database() \
+    AND state = 'active' AND query_start < now() - interval '10 s' \
+    AND query = 'SELECT pg_logical_emit_message(true, ''berth'', ''write probe'')'";
+
 /// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
 /// waits.
 pub(crate) struct Postgres {
@@ -367,6 +378,13 @@ impl Database for Postgres {
         session.apply_settings()?;
         self.session = Some(session);
         Ok(())
+    }
+
+    fn probe_write(&mut self, is_failing: bool) -> Result<(), Fault> {
+        if is_failing {
+            self.with(|session| session.script("write probe", END_STUCK_PROBES))?;
+        }
+        self.with(|session| session.script("write probe", WRITE_PROBE))
     }
 
     fn highest_fence(&mut self) -> Result<i64, Fault> {

@@ -4,6 +4,8 @@
 //! It is never a writer's connection: NOTIFY in a transaction that writes makes all such commits of the
 //! database wait for each other. It writes nothing, and nothing waits for it.
 
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,18 +43,36 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before a lost connection is opened again: the log is read periodically meanwhile.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// Exchanges hints until they are closed. `own` tells this process's notifications from others'.
+/// Exchanges hints until they are closed, whatever fails. `own` tells this process's notifications from
+/// others'.
 pub(crate) fn exchange_hints(url: &str, own: &str, hints: &Arc<CommitHints>) {
-    let Ok(target) = session::configure(url, Some(ANSWER_WITHIN)) else { return };
-    let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
+    while !hints.is_closed() {
+        let exchange = AssertUnwindSafe(|| exchange_on_runtime(url, own, hints));
+        match std::panic::catch_unwind(exchange) {
+            Ok(Ok(())) => {}
+            Ok(Err(fault)) => hints.note_failure(&fault.into_error(1)),
+            Err(_) => hints.note_failure(&"panic in the connection for hints"),
+        }
+        if !hints.is_closed() {
+            std::thread::sleep(RECONNECT_AFTER);
+        }
+    }
+}
+
+/// Exchanges hints until they are closed.
+fn exchange_on_runtime(url: &str, own: &str, hints: &Arc<CommitHints>) -> Result<(), Fault> {
+    let target = session::configure(url, Some(ANSWER_WITHIN))?;
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Fault::Disconnected(format!("no runtime: {error}")))?;
     runtime.block_on(async {
         loop {
             tokio::select! {
                 () = hints.closed() => break,
                 // It only ends when the connection is lost or cannot be opened.
-                _ = exchange(&target, own, hints) => {}
+                Err(fault) = exchange(&target, own, hints) => {
+                    hints.note_failure(&fault.into_error(1));
+                }
             }
-            hints.set_connected(false);
             tokio::select! {
                 () = hints.closed() => break,
                 () = sleep(RECONNECT_AFTER) => {}
@@ -61,10 +81,15 @@ pub(crate) fn exchange_hints(url: &str, own: &str, hints: &Arc<CommitHints>) {
     });
     // It must not wait for a connection that does not answer.
     runtime.shutdown_background();
+    Ok(())
 }
 
 /// Opens a connection and exchanges hints on it, until it is lost.
-async fn exchange(target: &Target, own: &str, hints: &Arc<CommitHints>) -> Result<(), Fault> {
+async fn exchange(
+    target: &Target,
+    own: &str,
+    hints: &Arc<CommitHints>,
+) -> Result<Infallible, Fault> {
     let (heard, own_payload) = (Arc::clone(hints), own.to_owned());
     let notified: Notified = Arc::new(move |payload: &str| {
         if payload != own_payload {
@@ -75,7 +100,7 @@ async fn exchange(target: &Target, own: &str, hints: &Arc<CommitHints>) -> Resul
     let within = target.connect_within();
     let client = connect_to_writable_host(hosts, tls, within, Some(notified)).await?;
     run(&client, LISTEN).await?;
-    hints.set_connected(true);
+    hints.set_connected();
     // What was committed before this connection listened was not announced to it.
     hints.receive();
     let notify = format!("NOTIFY berth_log, '{own}'");

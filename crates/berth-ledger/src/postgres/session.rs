@@ -28,6 +28,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// What is sent and not acknowledged for this long means that the peer is gone.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
+/// How many times longer than any other answer the first row of a whole table may take: it may have to be sorted.
+const FIRST_ROW_FACTOR: u32 = 3;
+
 /// Settings of every connection.
 ///
 /// A commit is durable even where the server's default is not. No one waits forever, and a
@@ -175,6 +178,18 @@ fn migration_fault(error: &refinery::Error) -> Fault {
     Fault::Fatal(LedgerError::Database(format!("migration: {error}")))
 }
 
+/// Waits for an answer or for a part of it, as long as it may take.
+async fn within<F: Future>(
+    limit: Option<Duration>,
+    what: &str,
+    answer: F,
+) -> Result<F::Output, Fault> {
+    let Some(limit) = limit else { return Ok(answer.await) };
+    tokio::time::timeout(limit, answer)
+        .await
+        .map_err(|_| Fault::Disconnected(format!("{what}: no answer within {} s", limit.as_secs())))
+}
+
 impl Session {
     /// Opens a connection.
     pub(crate) fn connect(target: &Target) -> Result<Self, Fault> {
@@ -225,11 +240,7 @@ impl Session {
     /// Waits for an answer of the server, but not for ever: one that is stopped or cut off keeps its
     /// connections open and never answers.
     fn wait<F: Future>(&self, what: &str, answer: F) -> Result<F::Output, Fault> {
-        let Some(limit) = self.answer_within else { return Ok(self.runtime.block_on(answer)) };
-        let waited = self.runtime.block_on(async { tokio::time::timeout(limit, answer).await });
-        waited.map_err(|_| {
-            Fault::Disconnected(format!("{what}: no answer within {} s", limit.as_secs()))
-        })
+        self.runtime.block_on(within(self.answer_within, what, answer))
     }
 
     /// Runs statements without values, as one script.
@@ -296,13 +307,20 @@ impl Session {
         let Some(statement) = self.statements.get(&*call.sql) else {
             return Err(Fault::corrupt("a statement that was not prepared"));
         };
+        // All rows may take long; the next one may not.
+        let (limit, what) = (self.answer_within, call.what);
         let read = async {
-            let rows = self.client.query_raw(statement, call.parameters()).await;
-            let mut rows = std::pin::pin!(rows.map_err(|error| fault(call.what, &error))?);
-            while let Some(row) = rows.try_next().await.map_err(|error| fault(call.what, &error))? {
+            let rows = self.client.query_raw(statement, call.parameters());
+            // The server may send nothing at all before it has some rows.
+            let mut limit_of_next = limit.map(|limit| limit * FIRST_ROW_FACTOR);
+            let rows = within(limit_of_next, what, rows).await?;
+            let mut rows = std::pin::pin!(rows.map_err(|error| fault(what, &error))?);
+            loop {
+                let next = within(limit_of_next, what, rows.try_next()).await?;
+                limit_of_next = limit;
+                let Some(row) = next.map_err(|error| fault(what, &error))? else { return Ok(()) };
                 take(&row)?;
             }
-            Ok(())
         };
         self.runtime.block_on(read)
     }

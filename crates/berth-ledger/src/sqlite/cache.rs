@@ -11,7 +11,7 @@ use crate::model::Text;
 use crate::unit_of_work::{NodeRow, Rows};
 
 /// Rows kept; about 40 MiB.
-const ROWS_MAX: usize = 200_000;
+pub const ROWS_MAX: usize = 200_000;
 
 #[derive(Default)]
 pub(super) struct NodeCache {

@@ -46,6 +46,9 @@ struct LogState {
     /// Commits left that copy the rest.
     finishing: u32,
     copies: u64,
+    failures: u64,
+    /// Whether the last copy failed.
+    is_failing: bool,
     closed: bool,
 }
 
@@ -59,7 +62,15 @@ pub(crate) struct WriteAheadLog {
 impl WriteAheadLog {
     pub(crate) fn new(limits: LogLimits) -> Self {
         let copy_at = limits.copy_at;
-        let state = LogState { bytes: 0, copy_at, finishing: 0, copies: 0, closed: false };
+        let state = LogState {
+            bytes: 0,
+            copy_at,
+            finishing: 0,
+            copies: 0,
+            failures: 0,
+            is_failing: false,
+            closed: false,
+        };
         Self { limits, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -71,6 +82,16 @@ impl WriteAheadLog {
     /// How many times the thread has copied it.
     pub(crate) fn copies(&self) -> u64 {
         self.lock().copies
+    }
+
+    /// How many attempts of the thread failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.lock().failures
+    }
+
+    /// Whether its last one did.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.lock().is_failing
     }
 
     /// Ends the thread.
@@ -101,16 +122,35 @@ impl WriteAheadLog {
     pub(crate) fn run_copier(&self, path: &Path) {
         let mut connection = None;
         while self.wait_until_long() {
-            if copy(path, &mut connection).is_err() {
+            if let Err(fault) = copy(path, &mut connection) {
                 connection = None;
+                self.note_failure(fault);
                 self.pause(RETRY_AFTER);
                 continue;
             }
             let mut state = self.lock();
+            if std::mem::take(&mut state.is_failing) {
+                tracing::info!("copied the write-ahead log again");
+            }
             state.copies += 1;
             state.finishing = FINISHING_COMMITS;
             // What somebody still reads could not be copied, and the log grows behind it.
             state.copy_at = state.bytes + self.limits.copy_at;
+        }
+    }
+
+    /// Counts a failed copy. The first after a good one is logged as a warning.
+    fn note_failure(&self, fault: Fault) {
+        let mut state = self.lock();
+        state.failures += 1;
+        let is_first = !std::mem::replace(&mut state.is_failing, true);
+        let bytes = state.bytes;
+        drop(state);
+        let error = fault.into_error(1);
+        if is_first {
+            tracing::warn!(%error, bytes, "failed to copy the write-ahead log; it grows until a retry succeeds");
+        } else {
+            tracing::debug!(%error, bytes, "failed to copy the write-ahead log");
         }
     }
 
@@ -139,4 +179,34 @@ fn copy(path: &Path, connection: &mut Option<Connection>) -> Result<(), Fault> {
         none => none.insert(Sqlite::connect(path)?),
     };
     Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_fails_is_counted_and_tried_again_until_it_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let away = folder.path().join("away");
+        let log = Arc::new(WriteAheadLog::new(LogLimits { copy_at: 1, ..LogLimits::DEFAULT }));
+        let (copied, path) = (Arc::clone(&log), away.join("ledger.db"));
+        let copier = std::thread::spawn(move || copied.run_copier(&path));
+        log.report(1);
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            (0..1000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                is_so()
+            })
+        };
+        assert!(wait_until(&|| log.failures() > 0));
+        assert!(log.is_failing() && log.copies() == 0);
+        std::fs::create_dir(away).unwrap();
+        assert!(wait_until(&|| log.copies() > 0));
+        assert!(!log.is_failing());
+        log.close();
+        copier.join().unwrap();
+    }
 }

@@ -31,6 +31,7 @@ use crate::retention::RetentionCutoffs;
 use crate::schema::{NextRow, TakeRow, newest_version};
 use crate::unit_of_work::{Keys, Rows, UnlockedReadKeys, UnlockedReads};
 use cache::NodeCache;
+pub use cache::ROWS_MAX as SQLITE_ROWS_MAX;
 pub(crate) use checkpoint::{LogLimits, WriteAheadLog};
 
 mod embedded {
@@ -301,6 +302,15 @@ impl Database for Sqlite {
         self.nodes.clear();
         self.connection = Self::connect(&self.path)?;
         self.prepare_writer()
+    }
+
+    fn probe_write(&mut self, is_failing: bool) -> Result<(), Fault> {
+        self.begin(false)?;
+        if is_failing {
+            // A page is written, so that it also shows whether the disk works again.
+            self.connection.execute("UPDATE ledger SET next_event = next_event", [])?;
+        }
+        self.commit()
     }
 
     fn highest_fence(&mut self) -> Result<i64, Fault> {

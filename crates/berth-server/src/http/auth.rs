@@ -17,6 +17,7 @@ use crate::pages::ErrorPage;
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::caller::{Caller, Scope};
+use berth_control::tenant_requests::{RequestKind, TenantRequest};
 
 /// The cookie that a signed-in browser has.
 pub(crate) const COOKIE: &str = "berth_token";
@@ -80,12 +81,17 @@ pub(crate) async fn authenticate(
         (_, Some(caller)) if is_open => drop(request.extensions_mut().insert(caller)),
         (_, None) if is_open => {}
         (Access::Roles(roles), Some(caller)) if roles.contains(&caller.role) => {
-            if let Err(error) = check_load(&state, &caller, request.method(), path)
+            let admitted = check_load(&state, &caller, request.method(), path)
                 .and_then(|()| admit_change(&state, &caller, request.method(), path))
-            {
-                return error.into_response();
-            }
+                .and_then(|()| enter_request(&state, &caller, request.method(), path));
+            let place = match admitted {
+                Ok(place) => place,
+                Err(error) => return error.into_response(),
+            };
             request.extensions_mut().insert(caller);
+            let response = next.run(request).await;
+            drop(place);
+            return response;
         }
         (_, Some(caller)) if is_page(path) => {
             return ErrorPage::response(&not_allowed(caller.role), Some(&caller));
@@ -107,6 +113,23 @@ fn check_load(
         true => Ok(state.control.check_admission(caller)?),
         false => Ok(()),
     }
+}
+
+/// A place among the tenant's requests. Placements are admitted by the claim path, and what waits for
+/// something to happen is no work.
+fn enter_request(
+    state: &AppState,
+    caller: &Caller,
+    method: &Method,
+    path: &str,
+) -> Result<Option<TenantRequest>, ApiError> {
+    let is_admitted_elsewhere = path == "/v1/placements" && *method == Method::POST;
+    if is_admitted_elsewhere || path.ends_with("/stream") || path == "/v1/queue/{id}" {
+        return Ok(None);
+    }
+    let is_read = *method == Method::GET || *method == Method::HEAD;
+    let kind = if is_read { RequestKind::Read } else { RequestKind::Change };
+    Ok(state.control.enter_request(caller, kind)?)
 }
 
 /// Turns a tenant away that has left too much in the log, unless it reads or gives something back.

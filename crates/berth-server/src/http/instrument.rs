@@ -1,5 +1,7 @@
 //! Around every request: tracing, metrics and the timeout.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -12,7 +14,7 @@ use super::HttpLimits;
 use super::routes::{placements, queue};
 use crate::problem::ApiError;
 use crate::state::AppState;
-use berth_control::REQUESTS;
+use berth_control::{ListRead, REQUESTS};
 
 /// How long a request may take; absent for responses that stream, or take as long as there is work.
 fn time_limit(path: &str, request: &Request, limits: HttpLimits) -> Option<Duration> {
@@ -53,22 +55,40 @@ pub(crate) async fn instrument(
         http.response.status_code = tracing::field::Empty,
     );
     let limit = time_limit(path.as_ref().map_or("", |path| path.as_str()), &request, limits);
-    let answer = next.run(request).instrument(span.clone());
+    let answer = LIST_AGE.scope(Cell::new(None), async {
+        let response = next.run(request).await;
+        with_age(&state, &method, response)
+    });
+    let answer = answer.instrument(span.clone());
     let response = match limit {
         Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| timed_out()),
         None => answer.await,
     };
-    let response = with_age(&state, &method, response);
     span.record("http.response.status_code", response.status().as_u16());
     let path = path.as_ref().map_or("", |path| path.as_str());
     state.metrics.count_request(&method, path, response.status(), began.elapsed());
     response
 }
 
+tokio::task_local! {
+    /// How old the list is that a request is answered with; none if it was just read.
+    static LIST_AGE: Cell<Option<Duration>>;
+}
+
+/// The items of a list of the database. If they come from memory, their age is stated with the answer.
+pub(crate) fn items_with_age<T>(read: ListRead<T>) -> Arc<Vec<T>> {
+    if let Some(age) = read.age {
+        // Outside of a request, as in tests, nobody is told.
+        let _ = LIST_AGE.try_with(|noted| noted.set(noted.get().max(Some(age))));
+    }
+    read.items
+}
+
 /// States how old an answer from memory is, while the database does not answer.
 fn with_age(state: &AppState, method: &Method, mut response: Response) -> Response {
     let is_read = method == Method::GET && response.status().is_success();
-    if let Some(age) = is_read.then(|| state.control.staleness()).flatten() {
+    let age = || LIST_AGE.with(Cell::get).or_else(|| state.control.staleness());
+    if let Some(age) = is_read.then(age).flatten() {
         response.headers_mut().insert(header::AGE, HeaderValue::from(age.as_secs()));
     }
     response

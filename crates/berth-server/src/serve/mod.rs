@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
+use berth_control::supervision::ThreadMonitor;
 use futures_util::FutureExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -75,6 +76,7 @@ pub struct Server {
     listeners: Vec<TcpListener>,
     tls: Option<Arc<Tls>>,
     limits: Arc<ArcSwap<ConnectionLimits>>,
+    monitors: Vec<ThreadMonitor>,
 }
 
 /// Connections that the system holds for us until they are taken.
@@ -89,7 +91,7 @@ impl Server {
         let listeners = addresses.iter().map(|at| listen(*at).map_err(|error| (*at, error)));
         let listeners = listeners.collect::<Result<_, _>>()?;
         let limits = Arc::new(ArcSwap::from_pointee(ConnectionLimits::default()));
-        Ok(Self { listeners, tls: None, limits })
+        Ok(Self { listeners, tls: None, limits, monitors: Vec::new() })
     }
 
     /// The addresses as they are: a port that was left open is known now.
@@ -112,14 +114,27 @@ impl Server {
         self
     }
 
+    /// With a monitor for each address: if connections are no longer accepted there, it says so.
+    #[must_use]
+    pub fn with_monitors(mut self, monitor: impl Fn() -> ThreadMonitor) -> Self {
+        self.monitors = self.listeners.iter().map(|_| monitor()).collect();
+        self
+    }
+
     /// Serves until stopped and the last connection has ended.
     pub async fn run(self, app: Router, stop: Stop) {
         let open = AtomicUsize::new(0);
         let shared = Arc::new(Shared { app, tls: self.tls, limits: self.limits, stop, open });
         let tracker = TaskTracker::new();
-        for listener in self.listeners {
+        let monitors = self.monitors.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        for (listener, monitor) in self.listeners.into_iter().zip(monitors) {
             let (shared, connections) = (Arc::clone(&shared), tracker.clone());
-            tracker.spawn(async move { accept(&listener, &shared, &connections).await });
+            tracker.spawn(async move {
+                accept(&listener, &shared, &connections, monitor.as_ref()).await;
+                if let Some(monitor) = monitor {
+                    monitor.stop();
+                }
+            });
         }
         shared.stop.closing.cancelled().await;
         tracker.close();
@@ -135,18 +150,34 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-async fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &TaskTracker) {
+async fn accept(
+    listener: &TcpListener,
+    shared: &Arc<Shared>,
+    connections: &TaskTracker,
+    monitor: Option<&ThreadMonitor>,
+) {
+    let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
             () = shared.stop.closing.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => start_connection(stream, peer, shared, connections),
+            Ok((stream, peer)) => {
+                failures = 0;
+                start_connection(stream, peer, shared, connections);
+            }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of file descriptors, most likely: others will end.
-                tracing::warn!(%error, "failed to accept connection");
+                failures += 1;
+                if let Some(monitor) = monitor {
+                    monitor.count_error();
+                }
+                // Tried twenty times a second; not all of these are logged.
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "failed to accept connections; retrying");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

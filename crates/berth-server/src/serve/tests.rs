@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
 use axum::routing::{get, post};
+use berth_control::supervision::{Problem, Supervisor, ThreadWork};
 use bytes::Bytes;
 use jiff::Timestamp;
 use rustls::pki_types::pem::PemObject as _;
@@ -85,6 +86,24 @@ async fn while_it_drains_a_server_still_takes_requests_and_asks_to_connect_anew(
         let answer = rest(stream).await;
         assert!(answer.contains("200 OK") && answer.ends_with("127.0.0.1 nobody"), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn listeners_that_stop_are_no_problem_and_one_that_is_dropped_is() {
+    let supervisor = Arc::new(Supervisor::default());
+    let monitor = || supervisor.monitor("listener", ThreadWork::RunsPasses, None);
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let start = || Server::bind(&[local, local]).unwrap().with_monitors(monitor);
+    let stop = Stop::default();
+    let task = tokio::spawn(start().run(app(), stop.clone()));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(supervisor.threads().get("listener"), Some(&true));
+    stop.closing.cancel();
+    tokio::time::timeout(Duration::from_secs(5), task).await.unwrap().unwrap();
+    assert_eq!(supervisor.problems(), []);
+    // Never served, so nobody can connect.
+    drop(start());
+    assert_eq!(supervisor.problems(), [Problem::Ended("listener"), Problem::Ended("listener")]);
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ pub(crate) struct MemoryBench {
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     instances: u32,
     /// Number of event streams.
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=900))]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=40_000))]
     streams: u32,
     /// How long the demo runs before it is measured; 0s leaves it out.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = args::duration)]
@@ -59,13 +59,18 @@ struct Report {
     bytes_per_event: u64,
     bytes_per_stream: u64,
     demo_seconds: u32,
-    /// Absent if the demo was left out.
+    /// At the end; absent if the demo was left out.
     demo_rss_mib: Option<u64>,
+    /// The most at any time until then.
+    demo_rss_max_mib: Option<u64>,
+    /// The same of the server with the streams.
+    rss_max_mib: u64,
     demo_instances: Option<u64>,
 }
 
 impl MemoryBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        super::raise_file_limit(self.streams)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.measure())?;
         runtime.shutdown_background();
@@ -79,6 +84,7 @@ impl MemoryBench {
             demo.wait_until_ready().await?;
             sleep(Duration::from_secs(self.demo_time.into())).await;
             report.demo_rss_mib = Some(demo.resident_bytes()? >> 20);
+            report.demo_rss_max_mib = Some(demo.peak_resident_bytes()? >> 20);
             report.demo_instances = Some(count_instances(&demo).await?);
         }
         Ok(report)
@@ -114,6 +120,8 @@ impl MemoryBench {
             bytes_per_stream: each(with_streams, with_events, self.streams),
             demo_seconds: self.demo_time,
             demo_rss_mib: None,
+            demo_rss_max_mib: None,
+            rss_max_mib: server.peak_resident_bytes()? >> 20,
             demo_instances: None,
         })
     }
@@ -186,11 +194,14 @@ impl fmt::Display for Report {
         writeln!(f, "an instance            {:>9} bytes", self.bytes_per_instance)?;
         writeln!(f, "an event that is kept  {:>9} bytes", self.bytes_per_event)?;
         writeln!(f, "a stream               {:>9} bytes", self.bytes_per_stream)?;
-        if let (Some(mib), Some(instances)) = (self.demo_rss_mib, self.demo_instances) {
-            let Self { nodes, demo_seconds, .. } = self;
+        let Self { nodes, streams, demo_seconds, .. } = self;
+        writeln!(f, "the most with {streams} streams {:>9} MiB", self.rss_max_mib)?;
+        if let (Some(mib), Some(most), Some(instances)) =
+            (self.demo_rss_mib, self.demo_rss_max_mib, self.demo_instances)
+        {
             writeln!(
                 f,
-                "the demo               {mib:>9} MiB after {demo_seconds} s, {nodes} nodes, {instances} instances"
+                "the demo               {mib:>9} MiB after {demo_seconds} s, {most} at most, {nodes} nodes, {instances} instances"
             )?;
         }
         Ok(())

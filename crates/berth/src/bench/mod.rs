@@ -2,6 +2,7 @@
 //! any machine.
 
 mod connection;
+mod delay_proxy;
 mod engine;
 mod fairness;
 mod http;
@@ -15,6 +16,7 @@ mod server;
 
 use std::fmt::Display;
 
+use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -85,10 +87,33 @@ fn print_report<R: Display + Serialize>(json: bool, report: &R) -> anyhow::Resul
     Ok(())
 }
 
+/// Raises the limit of open files: every connection is one.
+fn raise_file_limit(connections: u32) -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let needed = u64::from(connections) + 100;
+    if let Some(most) = maximum.filter(|most| *most < needed) {
+        bail!(
+            "{connections} connections need {needed} open files, and the limit is {most}: ulimit -Hn"
+        );
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .context("failed to raise the limit of open files")
+}
+
 /// Resident memory of a process; zero if unknown. In KiB, whatever the size of a page.
 fn resident_bytes(process: &str) -> u64 {
+    memory_bytes(process, "VmRSS:")
+}
+
+/// The most that a process ever had resident; zero if unknown.
+fn peak_resident_bytes(process: &str) -> u64 {
+    memory_bytes(process, "VmHWM:")
+}
+
+fn memory_bytes(process: &str, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(what));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }

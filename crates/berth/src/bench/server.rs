@@ -85,6 +85,15 @@ impl Server {
         }
     }
 
+    /// The most that it ever had resident.
+    pub(super) fn peak_resident_bytes(&self) -> anyhow::Result<u64> {
+        let process = self.process.as_ref().context("the server is not of this benchmark")?;
+        match super::peak_resident_bytes(&process.id().to_string()) {
+            0 => bail!("the kernel does not tell the memory of the server; this needs Linux"),
+            bytes => Ok(bytes),
+        }
+    }
+
     /// Kills the server with SIGKILL.
     pub(super) fn kill(&mut self) -> anyhow::Result<()> {
         if let Some(mut process) = self.process.take() {

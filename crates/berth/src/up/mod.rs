@@ -10,6 +10,7 @@ mod options;
 mod reload;
 mod sign_in;
 mod stop;
+mod watchdog;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use berth_sim::agents::DemoOptions;
 use clap::Args;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use open::ServerResources;
 use options::Flags;
@@ -89,12 +91,15 @@ impl Up {
             file.check_file(&state.control, true).await;
         }
         let limits = Arc::new(ArcSwap::from_pointee(loaded.config.http.connections));
-        let server = server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
+        let control = &state.control;
+        let server = server.with_monitors(|| control.monitor_task("listener"));
+        let wire = wire.with_monitors(|| control.monitor_task("permit_listener"));
+        let [server, wire] = [server, wire]
+            .map(|server| server.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone()));
         let app = router(state.clone(), loaded.config.http.limits);
-        let wire = wire.with_limits(Arc::clone(&limits)).with_tls(resources.tls.clone());
         let wire_app = wire::router(state.clone(), loaded.config.wire_settings());
-        let steps =
-            Stop { draining: state.control.lifecycle.draining().clone(), ..Stop::default() };
+        let draining = control.lifecycle.draining().clone();
+        let steps = Stop { draining, ..Stop::default() };
         let (on_own, on_wire) = (server.run(app, steps.clone()), wire.run(wire_app, steps.clone()));
         let serving = tokio::spawn(async move {
             tokio::join!(on_own, on_wire);
@@ -102,10 +107,8 @@ impl Up {
 
         let sign_in = sign_in::set_up(&resources, &state, self.demo.is_some()).await?;
         greeting::print(&resources, &sign_in, self.demo);
-        let demo = match self.demo {
-            Some(hosts) => Some(tokio::spawn(simulate_fleet(&resources, &state, hosts)?)),
-            None => None,
-        };
+        let demo = self.demo.map(|hosts| simulate_fleet(&resources, &state, hosts)).transpose()?;
+        let demo = demo.map(tokio::spawn);
         let current = Arc::new(ArcSwap::from_pointee(loaded));
         let reloader = Reloader {
             flags: self.flags,
@@ -118,7 +121,9 @@ impl Up {
             policy_file,
             last_error: None,
         };
-        let reloading = tokio::spawn(reloader.run(hangup));
+        let (monitor, stopping) = (control.monitor_task("reload"), CancellationToken::new());
+        let reloading = tokio::spawn(reloader.run(hangup, monitor, stopping.clone()));
+        let watchdog = watchdog::start(control)?;
         // Fails only without a service manager.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
 
@@ -128,12 +133,14 @@ impl Up {
             // Without it nothing can be decided; the service manager starts the server again.
             () = ended.cancelled() => "a shared thread ended",
         };
+        stopping.cancel();
         reloading.abort();
         let _ = reloading.await;
         stop::stop(why, &mut signals, &steps, &state.control, serving, &current).await;
         if let Some(demo) = demo {
             let _ = demo.await;
         }
+        drop(watchdog);
         close(state.control).await;
         drop(resources);
         anyhow::ensure!(!ended.is_cancelled(), "a shared thread ended; the log says which and why");

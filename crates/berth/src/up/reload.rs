@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use berth_control::ControlPlane;
+use berth_control::supervision::ThreadMonitor;
 use berth_server::config::{Key, LoadedConfig};
 use berth_server::policy_file::PolicyFile;
 use berth_server::serve::{ConnectionLimits, Tls};
@@ -17,6 +18,7 @@ use notify::Watcher as _;
 use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::open::OwnAuthority;
 use super::options::Flags;
@@ -44,24 +46,66 @@ pub(super) struct Reloader {
     pub(super) last_error: Option<String>,
 }
 
+/// Why something is reloaded.
+#[derive(Clone, Copy)]
+enum ReloadCause {
+    Signal,
+    Change,
+    Hour,
+}
+
+/// The monitor of the reloader. Its end is expected once it is to stop, and only then.
+struct ReloadMonitor {
+    monitor: ThreadMonitor,
+    stopping: CancellationToken,
+}
+
+impl Drop for ReloadMonitor {
+    fn drop(&mut self) {
+        if self.stopping.is_cancelled() {
+            self.monitor.stop();
+        }
+    }
+}
+
 impl Reloader {
-    /// Reloads until it is aborted.
-    pub(super) async fn run(mut self, mut hangup: Signal) {
+    /// Reloads until it is aborted, which is expected once it is to stop. A panic ends one reload only.
+    pub(super) async fn run(
+        mut self,
+        mut hangup: Signal,
+        monitor: ThreadMonitor,
+        stopping: CancellationToken,
+    ) {
+        let monitor = ReloadMonitor { monitor, stopping };
         let started = self.current.load_full();
         let (sender, mut changes) = mpsc::unbounded_channel();
         let _watcher = self.watch(sender);
         let mut hourly = tokio::time::interval(RENEWAL_INTERVAL);
         loop {
-            tokio::select! {
-                _ = hangup.recv() => self.reload_by_signal(&started).await,
+            let cause = tokio::select! {
+                _ = hangup.recv() => ReloadCause::Signal,
                 Some(()) = changes.recv() => {
                     tokio::time::sleep(DEBOUNCE).await;
                     while changes.try_recv().is_ok() {}
-                    self.reload(&started, false);
-                    self.check_policy_file(false).await;
+                    ReloadCause::Change
                 }
-                _ = hourly.tick() => self.renew(),
+                _ = hourly.tick() => ReloadCause::Hour,
+            };
+            monitor.monitor.begin();
+            // A panic is logged and counted; the next reload reads everything again.
+            let _ = monitor.monitor.guard_async(self.reload_for(cause, &started)).await;
+            monitor.monitor.idle();
+        }
+    }
+
+    async fn reload_for(&mut self, cause: ReloadCause, started: &LoadedConfig) {
+        match cause {
+            ReloadCause::Signal => self.reload_by_signal(started).await,
+            ReloadCause::Change => {
+                self.reload(started, false);
+                self.check_policy_file(false).await;
             }
+            ReloadCause::Hour => self.renew(),
         }
     }
 
@@ -81,7 +125,14 @@ impl Reloader {
         }
         let handler = move |event: notify::Result<notify::Event>| {
             // Reading a file is an event too, and must not cause another reload.
-            let is_change = event.is_ok_and(|event| !event.kind.is_access());
+            let is_change = event.map_or_else(
+                |error| {
+                    // Events were lost, perhaps of our files: they are read again.
+                    tracing::warn!(%error, "failed to watch files; reloading them");
+                    true
+                },
+                |event| !event.kind.is_access(),
+            );
             if is_change {
                 let _ = changed.send(());
             }

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::{Claim, Instance};
 use berth_client::{Client, Connect};
@@ -162,5 +162,35 @@ fn a_service_manager_is_told_how_it_goes() {
     assert_eq!(told().trim(), "READY=1");
     server.signal("-TERM");
     assert_eq!(told().trim(), "STOPPING=1");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn the_watchdog_of_a_service_manager_gets_signs_of_life_until_the_server_is_frozen() {
+    let home = Home::new();
+    let path = home.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let mut command = home.berth(&["up", "--listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    let server = Running::start(command, home.path());
+    let signs_within = |time: Duration| {
+        let (mut bytes, began, mut signs) = ([0; 1024], Instant::now(), 0);
+        while began.elapsed() < time {
+            let left = time.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            socket.set_read_timeout(Some(left)).unwrap();
+            let Ok(length) = socket.recv(&mut bytes) else { continue };
+            signs += usize::from(bytes[..length].starts_with(b"WATCHDOG=1"));
+        }
+        signs
+    };
+    let signs = signs_within(Duration::from_secs(3));
+    assert!(signs >= 5, "{signs} signs in 3 s");
+    server.signal("-STOP");
+    // What it said before.
+    signs_within(Duration::from_millis(300));
+    assert_eq!(signs_within(Duration::from_secs(1)), 0);
+    server.signal("-CONT");
+    assert!(signs_within(Duration::from_secs(3)) > 0);
+    server.signal("-TERM");
     assert!(server.wait().success());
 }

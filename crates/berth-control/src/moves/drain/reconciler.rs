@@ -86,9 +86,13 @@ async fn release_abandoned(control: &Arc<ControlPlane>, place: &ClaimEntry) -> C
     let subject = format!("{} on {}", place.key, place.node);
     tracing::warn!(instance = %place.key.instance, node = %place.node,
         "node is lost; starting the instance in its new place");
-    // One that is gone by now was confirmed, or released by another server.
-    let _ =
+    let released =
         control.step(&Caller::local(ACTOR), "claim.release", subject, Op::Release(release)).await?;
+    // One that is gone by now was confirmed, or released by another server.
+    if let Err(rejection) = released {
+        tracing::debug!(?rejection, instance = %place.key.instance, node = %place.node,
+            "claim on a lost node was not released; looking again in the next pass");
+    }
     Ok(())
 }
 

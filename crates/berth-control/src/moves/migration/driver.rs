@@ -132,8 +132,11 @@ async fn advance(
         NextAction::Wait => {}
         NextAction::HoldTarget => hold_target(control, id, stored).await?,
         NextAction::Fail { why, target_is_empty } => {
-            // If another server was faster, the next pass sees what it did.
-            let _ = fail(control, id, stored, &why, target_is_empty).await?;
+            let is_ended = fail(control, id, stored, &why, target_is_empty).await?;
+            if !is_ended {
+                // The next pass sees what it did.
+                tracing::debug!(migration = id, why, "another server changed the migration");
+            }
         }
         NextAction::Finish => finish(control, id, record, stored.revision).await?,
         NextAction::ReleaseTarget { is_overdue } => {

@@ -175,8 +175,12 @@ impl Step<'_> {
             Some(guard) => Op::StopMember(Box::new(StopMember { release, guard })),
             None => Op::Release(release),
         };
+        let released = self.control.step(&caller, "claim.release", subject, op).await?;
         // A claim that changed meanwhile is part of the next pass.
-        let _ = self.control.step(&caller, "claim.release", subject, op).await?;
+        if let Err(rejection) = released {
+            tracing::debug!(?rejection, %instance, volume = self.volume,
+                "instance that uses a moving volume was not stopped; looking again in the next pass");
+        }
         Ok(())
     }
 

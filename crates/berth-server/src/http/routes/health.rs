@@ -38,7 +38,7 @@ async fn healthz() -> &'static str {
 
 /// Can it serve?
 ///
-/// 200 when the database answers, the threads that all requests share run and the server is not
+/// 200 when the database answers and takes commits, the threads that all requests share run and the server is not
 /// stopping; 503 otherwise, with the reason.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can.", content_type = "text/plain", body = String)))]
@@ -61,6 +61,9 @@ async fn check_readiness(control: &ControlPlane) -> ApiResult<()> {
         let limit = PROBE_TIMEOUT.as_millis();
         ApiError::unavailable("not_ready", format!("{what} did not answer within {limit} ms"))
     };
+    tokio::time::timeout(PROBE_TIMEOUT, control.probe_write())
+        .await
+        .map_err(|_| late("a commit of the database"))??;
     let answers = control.read(|ledger| ledger.newest_event());
     tokio::time::timeout(PROBE_TIMEOUT, answers).await.map_err(|_| late("the database"))??;
     let applied = control.wait_for_read_your_writes();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use super::load::{Flood, Load};
 use crate::bench::connection::HttpConnection;
@@ -118,18 +118,4 @@ impl Crowd {
             r#"{{"request_id":"{id}","tenant":"crowd-{tenant}","instances":[{{"resources":{{"cpu_milli":1000,"memory_mib":{memory},"disk_mib":1024}}}}]}}"#
         )
     }
-}
-
-/// Raises the limit of open files: every client is one.
-pub(super) fn raise_file_limit(clients: u16) -> anyhow::Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let needed = u64::from(clients) + 100;
-    if maximum.is_some_and(|most| most < needed) {
-        bail!(
-            "{clients} clients need {needed} open files, and the limit is {maximum:?}: ulimit -Hn"
-        );
-    }
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-        .context("failed to raise the limit of open files")
 }

@@ -97,7 +97,7 @@ impl FairnessBench {
         if self.crowd == 0 {
             return Ok(Vec::new());
         }
-        crowd::raise_file_limit(self.crowd)?;
+        super::raise_file_limit(self.crowd.into())?;
         let crowds = [1, self.crowd].map(|tenants| Crowd {
             clients: self.crowd,
             tenants,

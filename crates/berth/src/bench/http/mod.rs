@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::delay_proxy::DelayProxy;
 use super::server::Server;
+use crate::cmdutil::args;
 use report::Report;
 
 /// Options of `berth bench http`.
@@ -38,6 +40,10 @@ pub(crate) struct HttpBench {
     /// default.
     #[arg(long, conflicts_with = "url")]
     database_url: Option<String>,
+    /// How long everything is under way between server and database, in each direction: as if the database
+    /// was far away. For PostgreSQL.
+    #[arg(long, value_name = "TIME", requires = "database_url", value_parser = args::precise_duration)]
+    database_delay: Option<Duration>,
     /// Measure a running server; nothing is started and no nodes are added.
     #[arg(long, requires = "token")]
     url: Option<String>,
@@ -54,9 +60,15 @@ pub(crate) struct HttpBench {
 
 impl HttpBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        super::raise_file_limit(self.clients.into())?;
+        let proxy = match (&self.database_url, self.database_delay) {
+            (Some(url), Some(_)) => Some(DelayProxy::start(url)?),
+            _ => None,
+        };
+        let database_url = proxy.as_ref().map(|proxy| &proxy.url).or(self.database_url.as_ref());
         let server = match (&self.url, &self.token) {
             (Some(url), Some(token)) => Server::existing(url, token)?,
-            _ => Server::start(self.database_url.as_deref(), self.data_dir.as_deref())?,
+            _ => Server::start(database_url.map(String::as_str), self.data_dir.as_deref())?,
         };
         // One thread: the load must leave the other core to the server.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -64,6 +76,9 @@ impl HttpBench {
             if server.is_own() {
                 server.wait_until_ready().await?;
                 server.add_nodes(self.nodes).await.context("failed to add the fleet")?;
+            }
+            if let (Some(proxy), Some(delay)) = (&proxy, self.database_delay) {
+                proxy.delay(delay);
             }
             let load = load::Load {
                 address: server.address.clone(),

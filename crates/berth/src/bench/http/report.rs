@@ -20,6 +20,9 @@ pub(super) struct Report {
     p99_ms: f64,
     max_ms: f64,
     errors: u64,
+    /// How long everything was under way to the database, and back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    database_delay_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
 }
@@ -40,6 +43,9 @@ impl Report {
             p99_ms: percentile_ms(latencies, (99, 100)),
             max_ms: percentile_ms(latencies, (1, 1)),
             errors: measured.errors,
+            database_delay_ms: bench
+                .database_delay
+                .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
             first_error: measured.first_error.clone(),
         }
     }
@@ -56,6 +62,9 @@ impl fmt::Display for Report {
             "  latency      p50 {:.2} ms, p99 {:.2} ms, longest {:.2} ms",
             self.p50_ms, self.p99_ms, self.max_ms
         )?;
+        if let Some(delay) = self.database_delay_ms {
+            writeln!(f, "  database     {delay:>10} ms away, each way")?;
+        }
         writeln!(f, "  errors       {:>10}", self.errors)?;
         match &self.first_error {
             Some(error) => writeln!(f, "  the first    {error}"),

@@ -3,8 +3,9 @@
 use berth_api::StoredPolicy;
 use berth_engine::BUILTIN_POLICIES;
 use berth_engine::Policy;
-use berth_ledger::{Ledger, LedgerError, Micros};
+use berth_ledger::{LedgerError, Micros};
 
+use crate::http::instrument::items_with_age;
 use crate::problem::{ApiError, ApiResult};
 use berth_control::{ControlPlane, clock::moment};
 
@@ -49,7 +50,7 @@ impl FoundPolicy {
 
 /// All that are stored, in order of name and hash.
 pub(super) async fn all(control: &ControlPlane) -> ApiResult<Vec<berth_ledger::StoredPolicy>> {
-    Ok(control.read(Ledger::policies).await?)
+    Ok(items_with_age(control.list_policies().await?).to_vec())
 }
 
 /// All that are stored, and those that come with Berth, in order of name and hash.

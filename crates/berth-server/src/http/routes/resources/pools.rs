@@ -5,6 +5,7 @@ use berth_ledger::{Op, Text};
 
 use super::{Put, Resource, check_name, resource_routes};
 use crate::http::extract::{Json, Path, Query};
+use crate::http::instrument::items_with_age;
 use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
@@ -28,7 +29,7 @@ resource_routes! {
     remove => "Removed.",
 }
 
-fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
+fn view((pool, used): &(berth_ledger::Pool, i64)) -> Pool {
     Pool {
         id: pool.id.to_string(),
         kind: pool.kind.name().to_owned(),
@@ -36,15 +37,15 @@ fn view((pool, used): (berth_ledger::Pool, i64)) -> Pool {
         last: pool.kind.write(pool.last),
         quarantine_s: pool.quarantine_s,
         size: pool.size().to_string(),
-        used,
+        used: *used,
         open: pool.tenant.is_none(),
         tenant: pool.tenant.as_deref().map(str::to_owned),
     }
 }
 
 async fn all(control: &ControlPlane) -> ApiResult<Vec<Pool>> {
-    let pools = control.read(berth_ledger::Ledger::pools).await?;
-    Ok(pools.into_iter().map(view).collect())
+    let pools = items_with_age(control.list_pools().await?);
+    Ok(pools.iter().map(view).collect())
 }
 
 impl Resource for Pool {

@@ -5,6 +5,7 @@ use berth_ledger::{Op, Text};
 
 use super::{Put, Resource, check_name, resource_routes};
 use crate::http::extract::{Json, Path, Query};
+use crate::http::instrument::items_with_age;
 use crate::http::list::{PageQuery, page_by_name};
 use crate::problem::{ApiError, ApiResult};
 use berth_control::ControlPlane;
@@ -49,7 +50,7 @@ fn view(found: &berth_ledger::QuotaUse) -> QuotaUse {
 
 /// Quotas that a caller may see, in order of tenant.
 async fn visible(control: &ControlPlane, caller: &Caller) -> ApiResult<Vec<QuotaUse>> {
-    let quotas = control.read(berth_ledger::Ledger::quotas).await?;
+    let quotas = items_with_age(control.list_quotas().await?);
     Ok(quotas.iter().filter(|quota| caller.sees(&quota.tenant)).map(view).collect())
 }
 
