@@ -99,6 +99,10 @@ pub struct PlaceRequest {
     pub release: Option<Text>,
     /// In whose room the one instance is placed; absent: in none.
     pub preemption: Option<Arc<PreemptionPlan>>,
+    /// Hash of the request as its caller wrote it, by which a ticket of the same id is known.
+    pub request_hash: Option<[u8; 16]>,
+    /// Whether it waits under a ticket.
+    pub has_ticket: bool,
 }
 
 /// A slot that an instance must have.

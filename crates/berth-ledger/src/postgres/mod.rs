@@ -63,7 +63,7 @@ use pipeline::Call;
 use session::{Session, Target};
 
 /// The writer lock: "berth" and a number.
-const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
+pub(crate) const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
 
 /// One connection to a PostgreSQL ledger. Must not be used on a thread that runs async tasks: it
 /// waits.

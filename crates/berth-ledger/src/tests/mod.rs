@@ -18,6 +18,7 @@ mod service;
 mod slots;
 mod storage;
 mod tenants;
+mod tickets;
 mod transitions;
 mod views;
 mod writers;
