@@ -12,7 +12,7 @@ use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::instance_spec::{apply_default_disk, request_of};
-use crate::placer;
+use crate::placer::{self, OrderedAttempt};
 use crate::state::instance_ids::{InstancePosition, derive_unkeyed};
 use crate::state::tickets::hash_of_request;
 
@@ -36,6 +36,8 @@ pub struct PreparedPlacement {
     pub(crate) may_be_retry: bool,
     /// Whether it waits under a ticket.
     pub(crate) has_ticket: bool,
+    /// Its place among waiting requests that are tried together.
+    pub(crate) attempt: Option<OrderedAttempt>,
     instances: Vec<Arc<InstanceRequest>>,
     /// The policy whose defaults the instances have.
     defaults_of: Option<PolicyHash>,
@@ -82,8 +84,9 @@ impl PreparedPlacement {
         let (request, tenant) = (self.request.clone(), self.tenant.clone());
         let (may_be_retry, has_ticket) = (self.may_be_retry, self.has_ticket);
         let defaults_of = self.defaults_of;
+        let attempt = self.attempt.clone();
         let earlier =
-            Self { request, tenant, may_be_retry, has_ticket, instances, defaults_of };
+            Self { request, tenant, may_be_retry, has_ticket, attempt, instances, defaults_of };
         is_derived.then_some(earlier)
     }
 
@@ -93,7 +96,8 @@ impl PreparedPlacement {
         let (instances, defaults_of) =
             read_instances(control, &tenant, self.place_id(), &request).await?;
         let (may_be_retry, has_ticket) = (self.may_be_retry, self.has_ticket);
-        Ok(Self { request, tenant, may_be_retry, has_ticket, instances, defaults_of })
+        let attempt = self.attempt.clone();
+        Ok(Self { request, tenant, may_be_retry, has_ticket, attempt, instances, defaults_of })
     }
 
     /// The same for the claim path.
@@ -128,6 +132,7 @@ impl PreparedPlacement {
             // No ticket can have an id that was drawn just now.
             request_hash: self.may_be_retry.then(|| hash_of_request(request)),
             has_ticket: self.has_ticket,
+            attempt: self.attempt.clone(),
         }
     }
 }
@@ -164,12 +169,13 @@ pub(crate) async fn prepare(
         ));
     }
     (request.tenant, request.request_id) = (Some(tenant.clone()), Some(request_id));
-    let has_ticket = false;
+    let (has_ticket, attempt) = (false, None);
     Ok(PreparedPlacement {
         request,
         tenant,
         may_be_retry,
         has_ticket,
+        attempt,
         instances,
         defaults_of,
     })

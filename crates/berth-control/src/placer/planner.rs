@@ -13,6 +13,7 @@ use berth_ledger::{
     Spec, Verdict, hash_of_asked,
 };
 
+use super::attempt_order::OrderedAttempt;
 use super::explainer::{LimitedRequest, Task, ToExplainer};
 use super::follow::{AfterPass, ParkedWork, SealedTombstones};
 use super::log_reader::LogReaderHandle;
@@ -241,6 +242,11 @@ impl Planner {
 
     /// Plans a request, and sends the plan or the refusal on its way.
     pub(super) fn plan(&mut self, mut pending: PendingPlan) {
+        let attempt = pending.job.request.attempt.as_ref();
+        if pending.tries == 0 && attempt.is_some_and(OrderedAttempt::must_wait) {
+            pending.answer(PlaceAnswer::NoRoom(Vec::new()));
+            return;
+        }
         pending.tries += 1;
         pending.planned_at = self.replica.cursor;
         pending.now = (self.clock)();
@@ -285,6 +291,9 @@ impl Planner {
         let placed =
             if let PlanOutcome::Plan(_, placed, _) = &chosen { placed.as_slice() } else { &[] };
         self.release_slots(&pending, placed);
+        if let (PlanOutcome::NoRoom, Some(attempt)) = (&chosen, &pending.job.request.attempt) {
+            attempt.found_no_room();
+        }
         match chosen {
             PlanOutcome::Plan(plan, claimed, notices) if pending.job.request.dry_run => {
                 pending.notices = notices;

@@ -15,7 +15,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::placement::{
     Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
 };
-use crate::placer::{Actor, PlaceAnswer};
+use crate::placer::{Actor, OrderedAttempt, PlaceAnswer};
 use crate::state::TicketRecord;
 use crate::state::tickets::{hash_of_request, ticket_of_closed_body};
 use crate::tenant_limits::LimitKind;
@@ -182,7 +182,7 @@ async fn answer_with_ticket(
     check_same_request(&known.value, prepared)?;
     if known.value.is_open() && has_grant(control, &known.value).await? {
         let (stored, request) = (&known.value, known.value.attempt_request());
-        match try_waiting(control, &request, &stored.actor, &stored.origin, false).await {
+        match try_waiting(control, &request, &stored.actor, &stored.origin, None).await {
             Attempt::Placed(placed) => record_grant(control, stored, placed).await?,
             Attempt::Unknown(error) => return Err(ControlError::from(error)),
             // What was granted is over by now; the request goes on waiting.
@@ -209,13 +209,14 @@ fn is_worth_queueing(answer: &PlaceAnswer) -> bool {
     matches!(answer, PlaceAnswer::NoRoom(refusals) if refusals.iter().any(Refusal::is_worth_queueing))
 }
 
-/// Tries a request that waits. A quiet try that finds no room does not say why.
+/// Tries a request that waits, by itself or together with others. One of several that finds no room does
+/// not say why.
 pub(super) async fn try_waiting(
     control: &Arc<ControlPlane>,
     request: &PlaceRequest,
     actor: &str,
     origin: &str,
-    quiet: bool,
+    attempt: Option<OrderedAttempt>,
 ) -> Attempt {
     let caller = Caller::local("queue");
     // An earlier version may have accepted more than this one.
@@ -227,7 +228,8 @@ pub(super) async fn try_waiting(
         Ok(prepared) => prepared,
         Err(error) => return Attempt::Never(error.into_problem()),
     };
-    prepared.has_ticket = true;
+    (prepared.has_ticket, prepared.attempt) = (true, attempt);
+    let quiet = prepared.attempt.is_some();
     let by = Actor { name: Text::from(actor), origin: Text::from(origin), is_tenant: true };
     let answer = decide(control, &prepared, Some(by), quiet).await;
     if let PlaceAnswer::Unknown(error) = answer {
