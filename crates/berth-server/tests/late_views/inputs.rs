@@ -161,7 +161,8 @@ fn large(id: u128) -> PlaceRequest {
 
 /// Rows of the table, in its order.
 pub(crate) fn inputs() -> Vec<Input> {
-    [of_nodes(), of_neighbours(), of_tenants(), of_rules()].into_iter().flatten().collect()
+    let all = [of_nodes(), of_neighbours(), of_volumes(), of_pools(), of_tenants(), of_rules()];
+    all.into_iter().flatten().collect()
 }
 
 pub(crate) fn of_nodes() -> Vec<Input> {
@@ -288,6 +289,11 @@ pub(crate) fn of_neighbours() -> Vec<Input> {
             request: || with_group(LATE),
             expected: ("n1", "group_no_node"),
         },
+    ]
+}
+
+pub(crate) fn of_volumes() -> Vec<Input> {
+    vec![
         Input {
             name: "volumes",
             before: |ledger| {
@@ -314,7 +320,7 @@ pub(crate) fn of_neighbours() -> Vec<Input> {
     ]
 }
 
-pub(crate) fn of_tenants() -> Vec<Input> {
+pub(crate) fn of_pools() -> Vec<Input> {
     vec![
         Input {
             name: "pools",
@@ -351,6 +357,11 @@ pub(crate) fn of_tenants() -> Vec<Input> {
             request: || with_pool(LATE),
             expected: ("n1", "unknown_pool"),
         },
+    ]
+}
+
+pub(crate) fn of_tenants() -> Vec<Input> {
+    vec![
         Input {
             name: "quota of the tenant",
             before: two_nodes,

@@ -8,7 +8,7 @@ use berth_engine::{InvalidRequest, Policy, Timestamp};
 use berth_ledger::{Backend, Ledger};
 use berth_pgtemp::TempPostgres;
 
-use crate::inputs::{inputs, of_neighbours, of_nodes, of_rules, of_tenants};
+use crate::inputs::{inputs, of_neighbours, of_nodes, of_pools, of_rules, of_tenants, of_volumes};
 
 /// Longer than any test takes: the log is read only when something asks for it.
 const LATE: Duration = Duration::from_secs(3600);
@@ -102,10 +102,12 @@ fn a_late_server_does_not_grant_by_what_a_node_was() {
 #[test]
 fn a_late_server_does_not_grant_by_what_neighbours_were() {
     walk(&of_neighbours());
+    walk(&of_volumes());
 }
 
 #[test]
 fn a_late_server_does_not_grant_by_what_a_tenant_had() {
+    walk(&of_pools());
     walk(&of_tenants());
 }
 
