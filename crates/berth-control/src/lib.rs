@@ -65,8 +65,9 @@ pub use kept_lists::ListRead;
 pub use maintenance::{MaintenanceConfig, MaintenanceWorker};
 pub use placement::attachments;
 pub use placer::{
-    Actor, Clock, Granted, MoveAnswer, MoveRequest, Overload, OverloadCause, PlaceAnswer, PlaceJob,
-    PlaceRequest, Placer, PlacerOptions, PreemptionPlan, QueueLength, RequestedSlot,
+    Actor, AttemptOrder, Clock, Granted, MoveAnswer, MoveRequest, OrderedAttempt, Overload,
+    OverloadCause, PlaceAnswer, PlaceJob, PlaceRequest, Placer, PlacerOptions, PreemptionPlan,
+    QueueLength, RequestedSlot,
 };
 pub use replay::{ExplanationRange, explain_decision, replay};
 pub use settings::{Adoption, Settings, UNMANAGED};

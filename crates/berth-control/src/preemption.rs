@@ -25,6 +25,7 @@ use crate::placement::{
     prepare,
 };
 use crate::placer::{PlaceAnswer, PreemptionPlan};
+use crate::queue::check_waiting_ticket;
 use crate::tenant_limits::LimitKind;
 use crate::workload::WorkloadKey;
 use crate::workloads::{HostContext, PreemptionLimit, preemption_limit};
@@ -100,6 +101,7 @@ pub async fn apply(
     let prepared = prepare(control, caller, request, request_id).await?;
     let instance = one_instance(&prepared)?;
     control.admit(caller, &prepared.tenant, LimitKind::Placements, 1)?;
+    check_waiting_ticket(control, &prepared)?;
     let audience = Audience::of(control, caller, &prepared.tenant);
     // Where there is room nobody is preempted, and a retry is answered as before.
     let mut answer = decide(control, &prepared, Some(actor(caller)), false).await;

@@ -133,7 +133,7 @@ impl ControlPlane {
     fn start_loops(self: &Arc<Self>) {
         self.start_loop(HeartbeatWriter(Arc::clone(self)));
         self.start_loop(LivenessMonitor::new(Arc::clone(self)));
-        self.start_loop(TicketGranter(Arc::clone(self)));
+        self.start_loop(TicketGranter::new(Arc::clone(self)));
         self.start_loop(DrainReconciler::new(Arc::clone(self)));
         self.start_loop(VolumeMoveDriver(Arc::clone(self)));
         self.start_loop(MigrationDriver(Arc::clone(self)));

@@ -10,7 +10,7 @@ use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, Quota, QuotaUse,
     Segment, StoredPolicy, TenantHoldings, TenantRemoval, Text, UnmetDemand, Workload,
 };
-use crate::unit_of_work::{Keys, Rows, StoredAnswer, UnlockedReadKeys, UnlockedReads};
+use crate::unit_of_work::{Keys, RequestRow, Rows, UnlockedReadKeys, UnlockedReads};
 
 /// Events to be appended, as one segment.
 pub(crate) struct NewSegment {
@@ -272,7 +272,7 @@ pub(crate) trait Queries {
         decisions: usize,
     ) -> Result<Vec<ReceiptRow>, Fault>;
     /// The answer that was given to a request, if it is kept.
-    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault>;
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<RequestRow>, Fault>;
 }
 
 /// A place among all receipts: in the order of time, then chain, then number.

@@ -8,7 +8,7 @@ use crate::error::{Fault, LedgerError};
 use crate::ledger::Ledger;
 use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Grant, Micros, NodeVersion, Pool, QuotaUse,
-    StoredPolicy, UnmetDemand, Workload,
+    StoredPolicy, TicketAnswer, UnmetDemand, Workload,
 };
 use crate::unit_of_work::StoredAnswer;
 
@@ -159,10 +159,31 @@ impl Ledger {
         if !is_storable([tenant, request_id]) {
             return Ok(None);
         }
-        Ok(match self.read(|tables| tables.answer(request_id, tenant))? {
+        Ok(match self.read(|tables| tables.answer(request_id, tenant))?.map(|row| row.answer) {
             Some(StoredAnswer::Granted(grant)) => Some(grant),
-            Some(StoredAnswer::Status(_)) | None => None,
+            Some(StoredAnswer::Status(_) | StoredAnswer::Ticket { .. }) | None => None,
         })
+    }
+
+    /// That a request waits under a ticket or did, while its answer is kept. None if it was granted.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn ticket_answer(
+        &self,
+        tenant: &str,
+        request_id: &str,
+    ) -> Result<Option<TicketAnswer>, LedgerError> {
+        if !is_storable([tenant, request_id]) {
+            return Ok(None);
+        }
+        let row = self.read(|tables| tables.answer(request_id, tenant))?;
+        Ok(row.and_then(|row| match row.answer {
+            StoredAnswer::Ticket { closed } => {
+                Some(TicketAnswer { request_hash: row.body_hash, kept_from: row.at, closed })
+            }
+            StoredAnswer::Granted(_) | StoredAnswer::Status(_) => None,
+        }))
     }
 
     /// Reads one page. Databases are asked for one of a few sizes, each a statement of its own

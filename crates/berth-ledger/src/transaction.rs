@@ -251,11 +251,12 @@ fn attempt(
     alone: bool,
 ) -> Result<TransactionResult, Fault> {
     let wanted = unlocked_read_keys(ops, check_repeats);
-    let exclusive = alone || required_keys(ops, &UnlockedReads::default(), false).exclusive;
+    let exclusive = alone || required_keys(ops, &UnlockedReads::default(), check_repeats).exclusive;
     tables.begin(exclusive)?;
     let unlocked =
         if wanted.is_empty() { UnlockedReads::default() } else { tables.read_unlocked(&wanted)? };
-    let keys = required_keys(ops, &unlocked, check_repeats);
+    let mut keys = required_keys(ops, &unlocked, check_repeats);
+    keys.exclusive |= exclusive;
     let rows = tables.lock(&keys)?;
     // A chain begins with a receipt of its own, so its first decisions are in the second.
     let chain = &chains.decisions;

@@ -42,6 +42,7 @@ impl Server {
             rigid_while_moving: false,
             watermark: WatermarkRule::default(),
             host_cpu_milli: None,
+            basis: None,
         };
         match self.ledger().call(Op::Permit(asked)) {
             Ok(Answer::Permit(answer)) => match *answer {

@@ -28,7 +28,7 @@ pub use entries::{ClaimEntry, MemberEntry, NodeEntry};
 pub use state::CatalogState;
 pub(crate) use state::SPECS;
 
-use crate::applied_from_log::AppliedFromLog;
+use crate::applied_from_log::{AheadOfLog, AppliedFromLog};
 use crate::backlog::{Backlog, BacklogReceiver, REPORTED_EVENTS_MAX};
 use crate::documents::{ChangeReceiver, ChangeSender, DocumentChange, change_queue};
 use crate::metrics::Metrics;
@@ -100,6 +100,7 @@ struct Progress {
     /// Whether own segments come from the log as well.
     reads_own_log: bool,
     applied_from_log: AppliedFromLog,
+    ahead_of_log: AheadOfLog,
     /// Whether a snapshot took the place of reports that were newer: they come again with the log.
     is_behind: bool,
     /// Barriers that wait for that.
@@ -278,13 +279,14 @@ impl Catalog {
                     CatalogUpdate::Committed(report) => {
                         if !progress.is_applied(&report) {
                             let report = Arc::unwrap_or_clone(report);
+                            progress.note_applied(&report);
                             apply(&mut catalog, report.at, report.events);
                         }
                     }
                     CatalogUpdate::Log(segments) => {
-                        progress.note_segments(&segments);
                         for segment in segments {
-                            apply(&mut catalog, segment.at, segment.events);
+                            let (at, events) = (segment.at, progress.news_of(segment));
+                            apply(&mut catalog, at, events);
                         }
                     }
                     CatalogUpdate::Heartbeats(heard) => {
@@ -293,7 +295,11 @@ impl Catalog {
                         }
                     }
                     CatalogUpdate::PassEnded => reached.append(&mut progress.pass_ended()),
-                    CatalogUpdate::TombstonesPassed => catalog.rotate_tombstones(),
+                    CatalogUpdate::TombstonesPassed => {
+                        catalog.rotate_tombstones();
+                        progress.ahead_of_log.purge();
+                        progress.ahead_of_log.seal();
+                    }
                     CatalogUpdate::Barrier(barrier) if progress.is_behind => {
                         progress.held.push(barrier);
                     }
@@ -383,11 +389,20 @@ impl Progress {
         self.reads_own_log && self.applied_from_log.note_report(report)
     }
 
-    fn note_segments(&mut self, segments: &[LogSegment]) {
-        self.reads_own_log = true;
-        for segment in segments.iter().filter(|segment| segment.is_own) {
-            self.applied_from_log.note_segment(&segment.origin, segment.at);
+    /// Notes a report that is applied.
+    fn note_applied(&mut self, report: &CommitRecord) {
+        if self.reads_own_log {
+            report.events.iter().for_each(|event| self.ahead_of_log.note_report(event));
         }
+    }
+
+    /// What of a segment of the log is newer than what is known.
+    fn news_of(&mut self, segment: LogSegment) -> Vec<EventBody> {
+        self.reads_own_log = true;
+        let LogSegment { at, origin, is_own, mut events } = segment;
+        let is_reported = is_own && self.applied_from_log.note_segment(&origin, at);
+        events.retain(|event| !self.ahead_of_log.is_ahead_of(event, is_reported));
+        events
     }
 
     /// A snapshot took the place of everything. Nothing can have been committed here before the first one.
@@ -395,6 +410,7 @@ impl Progress {
         self.is_behind = self.is_loaded;
         self.reads_own_log = self.is_loaded;
         self.applied_from_log = AppliedFromLog::default();
+        self.ahead_of_log = AheadOfLog::default();
     }
 
     /// The log has been read as far as it can be. If that is not to its end, the database does not answer:

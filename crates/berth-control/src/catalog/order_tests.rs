@@ -87,3 +87,25 @@ fn after_a_reload_nobody_reads_before_the_log_has_brought_own_commits_back() {
     assert_eq!(kind_of_group(&catalog), Some(GroupKind::Apart));
     barrier(&updates).blocking_recv().unwrap();
 }
+
+#[test]
+fn the_log_does_not_undo_an_own_change_that_it_has_yet_to_come_to() {
+    let (catalog, updates) = start();
+    let expect = |kind: GroupKind, what: &str| {
+        barrier(&updates).blocking_recv().unwrap();
+        assert_eq!(kind_of_group(&catalog), Some(kind), "{what}");
+    };
+    updates.send(CatalogUpdate::Log(Vec::new())).unwrap();
+    updates.send(CatalogUpdate::Log(vec![segment(1, false, Vec::new())])).unwrap();
+    updates.send(report(3, group(GroupKind::Apart))).unwrap();
+    expect(GroupKind::Apart, "reported");
+    let older = vec![segment(2, false, group(GroupKind::Together))];
+    updates.send(CatalogUpdate::Log(older)).unwrap();
+    expect(GroupKind::Apart, "what another server wrote before");
+    let newer = vec![
+        segment(3, true, group(GroupKind::Apart)),
+        segment(4, false, group(GroupKind::Together)),
+    ];
+    updates.send(CatalogUpdate::Log(newer)).unwrap();
+    expect(GroupKind::Together, "what another server wrote after");
+}

@@ -62,6 +62,8 @@ pub struct CatalogState {
     pub volumes: BTreeMap<String, Volume>,
     /// The policy in force, once one was stored.
     pub policy: Option<Arc<Policy>>,
+    /// The same under the hash that the ledger has it; empty while it has none.
+    pub policy_in_force: Text,
     /// What should run, by tenant and name.
     pub workloads: BTreeMap<WorkloadKey, Arc<Definition>>,
     /// Claims with a slot, by the workload they are members of.
@@ -74,6 +76,8 @@ pub struct CatalogState {
     specs: FxHashMap<Spec, Arc<InstanceRequest>>,
     /// Claims that went, with their fence, until the log has passed them.
     gone: [FxHashMap<ClaimKey, i64>; 2],
+    /// Nodes that were removed, with the generation of their facts, until the log has passed them.
+    gone_nodes: [FxHashMap<NodeId, i64>; 2],
 }
 
 impl CatalogState {
@@ -88,8 +92,9 @@ impl CatalogState {
     /// Replaces everything by a snapshot; tombstones are kept. Returns what was here.
     pub(super) fn replace(&mut self, fresh: Self) -> Self {
         let (gone, crashes) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.crashes));
+        let gone_nodes = std::mem::take(&mut self.gone_nodes);
         let facts_version = self.facts_version + 1;
-        std::mem::replace(self, Self { gone, crashes, facts_version, ..fresh })
+        std::mem::replace(self, Self { gone, gone_nodes, crashes, facts_version, ..fresh })
     }
 
     pub(super) fn record_heartbeat(&self, node: &NodeId, at: i64) {
@@ -102,11 +107,13 @@ impl CatalogState {
     pub(super) fn rotate_tombstones(&mut self) {
         let [fresh, old] = &mut self.gone;
         *old = std::mem::take(fresh);
+        let [fresh, old] = &mut self.gone_nodes;
+        *old = std::mem::take(fresh);
     }
 
     pub(crate) fn load(&mut self, item: SnapshotItem) {
         match item {
-            SnapshotItem::Policy(_, _, body) => self.set_policy(&body),
+            SnapshotItem::Policy(_, hash, body) => self.set_policy(&hash, &body),
             SnapshotItem::Group(group) => drop(self.groups.insert(group.id.clone(), group)),
             SnapshotItem::Node(facts, seen) => self.put_node(*facts, seen.constraint_gen),
             SnapshotItem::Volume(volume) => drop(self.volumes.insert(volume.id.clone(), volume)),
@@ -119,15 +126,20 @@ impl CatalogState {
         }
     }
 
-    fn set_policy(&mut self, body: &str) {
+    fn set_policy(&mut self, hash: &str, body: &str) {
         // One that cannot be read is reported by the planner, which must not go on without it.
-        self.policy = Policy::from_stored(body).ok().map(Arc::new).or(self.policy.take());
+        let Ok(policy) = Policy::from_stored(body) else { return };
+        (self.policy, self.policy_in_force) = (Some(Arc::new(policy)), Text::from(hash));
     }
 
     fn put_node(&mut self, facts: NodeFacts, generation: i64) {
+        let id = facts.id.clone();
+        // An older event of a node that was removed since.
+        if self.gone_nodes.iter().any(|gone| gone.get(&id).is_some_and(|it| *it >= generation)) {
+            return;
+        }
         self.facts_version += 1;
         let mut room = Room::of(&facts);
-        let id = facts.id.clone();
         let heard_at = facts.heartbeat_at.0;
         if let Some(entry) = self.nodes.get_mut(&id) {
             // Events may come twice, and the second time late.
@@ -301,7 +313,9 @@ impl CatalogState {
                 self.touch_node(&node_id, changes);
             }
             EventBody::NodeLoad { node_id, load } => self.set_load(&node_id, load),
-            EventBody::NodeRemoved { node_id } => self.node_removed(node_id, changes),
+            EventBody::NodeRemoved { node_id, constraint_gen } => {
+                self.node_removed(node_id, constraint_gen, changes);
+            }
             EventBody::GroupChanged { group } => {
                 self.groups.insert(group.id.clone(), group);
             }
@@ -310,7 +324,7 @@ impl CatalogState {
                 self.volumes.insert(volume.id.clone(), volume);
             }
             EventBody::VolumeRemoved { volume_id } => drop(self.volumes.remove(&*volume_id)),
-            EventBody::PolicyChanged { body, .. } => self.set_policy(&body),
+            EventBody::PolicyChanged { hash, body, .. } => self.set_policy(&hash, &body),
             EventBody::WorkloadChanged { tenant, name, workload, .. } => {
                 self.workload_changed((tenant, name), workload.as_deref(), changes);
             }
@@ -331,7 +345,14 @@ impl CatalogState {
         }
     }
 
-    fn node_removed(&mut self, node: NodeId, changes: &mut ChangeSet) {
+    fn node_removed(&mut self, node: NodeId, removed: Option<i64>, changes: &mut ChangeSet) {
+        if let Some(removed) = removed {
+            // It was added again since.
+            if self.nodes.get(&node).is_some_and(|entry| entry.generation > removed) {
+                return;
+            }
+            self.gone_nodes[0].insert(node.clone(), removed);
+        }
         self.nodes.remove(&node);
         self.facts_version += 1;
         changes.nodes.push(node);

@@ -52,6 +52,9 @@ pub struct Dump {
     pub groups: Vec<GroupDump>,
     /// Volumes.
     pub volumes: Vec<Volume>,
+    /// Volumes that are copied for the last time before they move, and where to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volume_marks: BTreeMap<String, NodeId>,
     /// Tenants with limits, and what is counted of their use.
     pub quotas: Vec<QuotaDump>,
     /// Slots of workloads and who has them; absent in dumps of earlier versions.

@@ -58,6 +58,7 @@ pub(super) struct Rows {
     pub(super) workloads: Vec<WorkloadDump>,
     pub(super) groups: BTreeMap<String, GroupDump>,
     pub(super) volumes: Vec<Volume>,
+    pub(super) volume_marks: BTreeMap<String, NodeId>,
     pub(super) quotas: Vec<QuotaDump>,
     pub(super) slots: Vec<SlotDump>,
     pub(super) pool_values: Vec<PoolValueDump>,
@@ -219,6 +220,9 @@ impl Rows {
     fn volume(&mut self, row: VolumeRow) -> RowResult {
         let attached_to = row.attached_to.as_deref().map(uuid).transpose()?.map(InstanceId);
         let (id, tenant, home) = (row.id, row.tenant, NodeId::new(&row.home));
+        if let Some(to) = row.moving_to {
+            self.volume_marks.insert(id.clone(), NodeId::new(&to));
+        }
         self.volumes.push(Volume { id, tenant, home, attached_to });
         Ok(())
     }
@@ -401,6 +405,7 @@ struct VolumeRow {
     tenant: Option<String>,
     home: String,
     attached_to: Option<String>,
+    moving_to: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -219,6 +219,7 @@ fn put_together(
         workloads: rows.workloads,
         groups: rows.groups.into_values().collect(),
         volumes: rows.volumes,
+        volume_marks: rows.volume_marks,
         quotas: rows.quotas,
         slots: Some(rows.slots),
         pool_values: Some(rows.pool_values),

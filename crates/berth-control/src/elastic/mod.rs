@@ -16,7 +16,7 @@ use crate::state::migrations::Migrations;
 
 pub use bounds::set_bounds;
 pub use classify::classify;
-pub use permit::{PermitCaller, read_permit, request_permit, unit_of};
+pub use permit::{PermitCaller, read_permit, request_permit};
 pub(crate) use reserve::{ReserveReconciler, facts_under};
 
 /// What of a node is reserved, uncertain and lacking, as of now.

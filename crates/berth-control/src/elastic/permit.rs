@@ -1,11 +1,15 @@
 //! Requests for permits, and their answers.
 
+use std::sync::Arc;
+
 use berth_api::{AskPermit, Headroom, Permit};
 use berth_engine::elastic::{
     ElasticSettings, Grants, NodeElastic, PermitRequest, Size, WatermarkRule,
 };
 use berth_engine::{Elastic, InstanceId, NodeId};
-use berth_ledger::{Answer, ClaimKey, Op, PermitAnswer, PermitOperation, Text};
+use berth_ledger::{
+    Answer, ClaimKey, ClaimRejection, Op, PermitAnswer, PermitBasis, PermitOperation, Text,
+};
 
 use crate::catalog::ClaimEntry;
 use crate::control_plane::ControlPlane;
@@ -21,8 +25,6 @@ pub struct PermitCaller {
     pub node: Option<NodeId>,
     /// Whether node names may be shown.
     pub sees_nodes: bool,
-    /// The compute unit of the agent, if it has its own.
-    pub unit: Option<Size>,
     /// Whether the agent takes any size: it is not held to multiples of the unit.
     pub any_size: bool,
     /// Whether an instance that moves must not change its size at all.
@@ -36,9 +38,15 @@ struct ElasticContext {
     watermark: WatermarkRule,
     host_cpu_milli: Option<u32>,
     elastic: Option<Elastic>,
+    /// What all of it was taken from.
+    basis: PermitBasis,
 }
 
-/// Requests a size for an instance. The answer is durable.
+/// How often a permit is decided again because policy or node had changed.
+const TRIES: usize = 8;
+
+/// Requests a size for an instance, by an agent that counts in what `unit_of` makes of the unit that its
+/// policy says. The answer is durable.
 ///
 /// # Errors
 /// When the request is invalid, or its outcome is unknown.
@@ -47,34 +55,53 @@ pub async fn request_permit(
     by: PermitCaller,
     instance: InstanceId,
     asked: &AskPermit,
+    unit_of: impl Fn(Size) -> Size,
 ) -> ControlResult<Permit> {
     let wish = permit_request(asked)?;
-    let context = elastic_context(control, instance);
-    let op = Op::Permit(PermitOperation {
-        instance,
-        tenant: by.tenant,
-        node: by.node,
-        fence: asked.fence,
-        wish,
-        unit: by.unit.unwrap_or(context.unit),
-        grants: context.grants,
-        whole_units: !by.any_size,
-        rigid_while_moving: by.rigid_while_moving,
-        watermark: context.watermark,
-        host_cpu_milli: context.host_cpu_milli,
-    });
-    match control.submit(op).await? {
-        Answer::Permit(answer) => {
-            let answer = (*answer)?;
-            if answer.found_larger {
-                let granted = answer.permit.granted;
-                tracing::warn!(%instance, %granted, "agent holds more than was recorded");
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let context = elastic_context(control, instance);
+        let op = Op::Permit(PermitOperation {
+            instance,
+            tenant: by.tenant.clone(),
+            node: by.node.clone(),
+            fence: asked.fence,
+            wish,
+            unit: unit_of(context.unit),
+            grants: context.grants,
+            whole_units: !by.any_size,
+            rigid_while_moving: by.rigid_while_moving,
+            watermark: context.watermark,
+            host_cpu_milli: context.host_cpu_milli,
+            basis: Some(context.basis),
+        });
+        let answer = match control.submit(op).await? {
+            Answer::Permit(answer) => *answer,
+            other => return Err(unexpected(&other)),
+        };
+        let answer = match answer {
+            Err(ClaimRejection::Guard(guard)) if tries < TRIES => {
+                control.metrics.conflict(guard.code());
+                // What has changed is in the log.
+                control.placer.catch_up().await;
+                continue;
             }
-            control.permits.cache.record(instance, answer.fence, answer.permit);
-            control.metrics.permit(&answer);
-            Ok(view(control, instance, &answer, context.elastic.as_ref(), (by.sees_nodes, true)))
+            answer => answer?,
+        };
+        if answer.found_larger {
+            let granted = answer.permit.granted;
+            tracing::warn!(%instance, %granted, "agent holds more than was recorded");
         }
-        other => Err(unexpected(&other)),
+        control.permits.cache.record(instance, answer.fence, answer.permit);
+        control.metrics.permit(&answer);
+        return Ok(view(
+            control,
+            instance,
+            &answer,
+            context.elastic.as_ref(),
+            (by.sees_nodes, true),
+        ));
     }
 }
 
@@ -131,40 +158,36 @@ fn load_milli(load: f64) -> ControlResult<u32> {
     Ok((load * 1000.0) as u32)
 }
 
-/// What grants to an instance are multiples of, as far as this server knows.
-pub fn unit_of(control: &ControlPlane, instance: InstanceId) -> Size {
-    elastic_context(control, instance).unit
-}
-
 fn elastic_context(control: &ControlPlane, instance: InstanceId) -> ElasticContext {
-    let policy = control.catalog.policy();
+    let catalog = control.catalog.read();
+    let (policy, in_force) = (catalog.policy.clone(), catalog.policy_in_force.clone());
+    let claim = catalog.claims.get(&ClaimKey::primary(instance)).cloned();
+    let node = claim.as_ref().and_then(|claim| catalog.nodes.get(&claim.node));
+    let node = node.map(|node| (Arc::clone(&node.facts), node.generation));
+    drop(catalog);
     let fallback = ElasticSettings::default();
     let settings = policy.as_ref().map_or(&fallback, |policy| policy.elastic());
-    let (elastic, node, host_cpu_milli) = {
-        let catalog = control.catalog.read();
-        let claim = catalog.claims.get(&ClaimKey::primary(instance));
-        let node = claim.and_then(|claim| catalog.nodes.get(&claim.node));
-        let on = node.map(|node| settings.on(&node.facts));
-        // A policy that was stored before there was the rule goes without it.
-        let is_limited = policy.as_ref().is_none_or(|policy| policy.filters().cpu_within_host);
-        let capacity = node.filter(|_| is_limited).and_then(|node| node.facts.capacity);
-        let cpu = capacity.map(|capacity| capacity.cpu_milli).filter(|cpu| *cpu > 0);
-        (claim.and_then(|claim| claim.request.elastic.clone()), on, cpu)
-    };
-    // For an instance that this server does not know yet, the general settings apply.
-    let node = node.unwrap_or(NodeElastic {
+    // A policy that was stored before there was the rule goes without it.
+    let is_limited = policy.as_ref().is_none_or(|policy| policy.filters().cpu_within_host);
+    let capacity = node.as_ref().filter(|_| is_limited).and_then(|(facts, _)| facts.capacity);
+    let cpu = capacity.map(|capacity| capacity.cpu_milli).filter(|cpu| *cpu > 0);
+    let elastic = claim.and_then(|claim| claim.request.elastic.clone());
+    // For an instance that this server does not know yet, the general settings apply: the ledger
+    // finds that it is on a node.
+    let on = node.as_ref().map(|(facts, _)| settings.on(facts)).unwrap_or(NodeElastic {
         compute_unit: settings.compute_unit,
         watermark: settings.watermark,
         system: None,
     });
-    let unit =
-        elastic.as_ref().map_or(node.compute_unit, |elastic| settings.unit_for(elastic, &node));
+    let unit = elastic.as_ref().map_or(on.compute_unit, |elastic| settings.unit_for(elastic, &on));
+    let node = node.map(|(facts, generation)| (facts.id.clone(), generation));
     ElasticContext {
         unit,
         grants: settings.grants,
-        watermark: node.watermark,
-        host_cpu_milli,
+        watermark: on.watermark,
+        host_cpu_milli: cpu,
         elastic,
+        basis: PermitBasis { policy: in_force, node },
     }
 }
 

@@ -24,7 +24,7 @@ fn event(seq: i64, reason: &str) -> Event {
 
 /// A short one.
 fn removed(seq: i64) -> Event {
-    let body = EventBody::NodeRemoved { node_id: NodeId::new("n1") };
+    let body = EventBody::NodeRemoved { node_id: NodeId::new("n1"), constraint_gen: None };
     Event { seq, at: Micros(0), origin: Text::from("w"), body }
 }
 

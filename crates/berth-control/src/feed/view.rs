@@ -271,7 +271,7 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         EventBody::NodeState { node_id, .. }
         | EventBody::NodeLoad { node_id, .. }
         | EventBody::ReportRefused { node_id, .. }
-        | EventBody::NodeRemoved { node_id } => (None, Some(node_id.clone())),
+        | EventBody::NodeRemoved { node_id, .. } => (None, Some(node_id.clone())),
         EventBody::GroupChanged { group } => (group.tenant.as_deref().map(Text::from), None),
         EventBody::VolumeChanged { volume } => {
             (volume.tenant.as_deref().map(Text::from), Some(volume.home.clone()))

@@ -41,6 +41,8 @@ pub struct FleetReplica {
     /// their allocation can come any more.
     released: Vec<(InstanceId, i64)>,
     sealed: Vec<(InstanceId, i64)>,
+    /// The same of nodes, with the generation of their facts: fresh ones, and those of the last seal.
+    removed_nodes: [FxHashMap<NodeId, i64>; 2],
     /// Claims of our own plans that the ledger has not granted yet.
     planned: FxHashSet<InstanceId>,
     /// Requests as parsed before, by their stored text: a million claims share a few.
@@ -82,6 +84,7 @@ impl FleetReplica {
             fences: FxHashMap::default(),
             released: Vec::new(),
             sealed: Vec::new(),
+            removed_nodes: Default::default(),
             planned: FxHashSet::default(),
             specs: FxHashMap::default(),
             slots: Slots::default(),
@@ -289,17 +292,31 @@ impl FleetReplica {
             EventBody::NodeLoad { node_id, load } => {
                 self.engine.fleet_mut().set_load(node_id, *load);
             }
-            EventBody::NodeRemoved { node_id } => {
-                self.engine.fleet_mut().remove_node(node_id);
-                self.nodes.remove(node_id);
+            EventBody::NodeRemoved { node_id, constraint_gen } => {
+                self.node_removed(node_id, *constraint_gen);
             }
             _ => {}
         }
         Ok(())
     }
 
+    fn node_removed(&mut self, node: &NodeId, removed: Option<i64>) {
+        if let Some(removed) = removed {
+            // It was added again since.
+            if self.nodes.get(node).is_some_and(|known| known.seen.constraint_gen > removed) {
+                return;
+            }
+            self.removed_nodes[0].insert(node.clone(), removed);
+        }
+        self.engine.fleet_mut().remove_node(node);
+        self.nodes.remove(node);
+    }
+
     fn has_later_facts(&self, node: &NodeId, constraint_gen: i64) -> bool {
-        self.nodes.get(node).is_some_and(|known| known.seen.constraint_gen > constraint_gen)
+        let known = self.nodes.get(node).map(|known| known.seen.constraint_gen);
+        let mut removed = self.removed_nodes.iter().filter_map(|removed| removed.get(node));
+        known.is_some_and(|known| known > constraint_gen)
+            || removed.any(|removed| *removed >= constraint_gen)
     }
 
     fn allocated(&mut self, allocated: &Allocation) -> Result<(), LedgerError> {
@@ -414,15 +431,18 @@ impl FleetReplica {
     /// Sets apart the claims that are gone by now, unless others are set apart already. Returns
     /// whether there are any.
     pub fn seal_tombstones(&mut self) -> bool {
-        if self.sealed.is_empty() {
+        let [fresh, sealed] = &mut self.removed_nodes;
+        if self.sealed.is_empty() && sealed.is_empty() {
             self.sealed = std::mem::take(&mut self.released);
+            *sealed = std::mem::take(fresh);
         }
-        !self.sealed.is_empty()
+        !self.sealed.is_empty() || !self.removed_nodes[1].is_empty()
     }
 
     /// Removes sealed tombstones. No event of their allocation may come after this: it would be taken
     /// for a new claim.
     pub fn purge_tombstones(&mut self) {
+        self.removed_nodes[1].clear();
         for (id, fence) in std::mem::take(&mut self.sealed) {
             // One that came back since has a higher fence, and is here.
             if self.fences.get(&id) == Some(&fence) {

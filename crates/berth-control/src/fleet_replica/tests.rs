@@ -150,3 +150,45 @@ fn a_size_that_comes_late_does_not_change_a_claim_that_moved_since() {
         assert_eq!(charged(&replica).cpu, 2000, "{kind} of a log without fences");
     }
 }
+
+fn node_event(kind: &str, generation: i64) -> EventBody {
+    let facts = NodeFacts::new("m", Amounts::new(8000, 16_384).with_disk(100_000));
+    match kind {
+        "changed" => EventBody::NodeChanged { constraint_gen: generation, facts: Box::new(facts) },
+        _ => EventBody::NodeRemoved { node_id: facts.id, constraint_gen: Some(generation) },
+    }
+}
+
+#[test]
+fn an_older_event_neither_brings_a_removed_node_back_nor_removes_the_one_that_took_its_name() {
+    let is_there = |replica: &mut FleetReplica, event: EventBody| {
+        replica.apply(&event).unwrap();
+        replica.engine.fleet().node(&NodeId::new("m")).is_some()
+    };
+    let mut replica = replica();
+    for (kind, generation, expected) in [
+        ("changed", 3, true),
+        ("removed", 3, false),
+        // Of another server, before the removal that was made here.
+        ("changed", 2, false),
+        ("changed", 3, false),
+        ("changed", 4, true),
+        // Again, from the log.
+        ("removed", 3, true),
+        ("removed", 4, false),
+    ] {
+        assert_eq!(
+            is_there(&mut replica, node_event(kind, generation)),
+            expected,
+            "{kind} {generation}"
+        );
+    }
+    assert!(replica.seal_tombstones());
+    assert!(
+        !is_there(&mut replica, node_event("changed", 4)),
+        "sealed, and the log has not passed"
+    );
+    replica.purge_tombstones();
+    assert!(!replica.seal_tombstones(), "nothing is remembered for ever");
+    assert!(is_there(&mut replica, node_event("changed", 5)));
+}

@@ -12,8 +12,9 @@ use crate::caller::{Caller, is_name};
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::instance_spec::{apply_default_disk, request_of};
-use crate::placer;
+use crate::placer::{self, OrderedAttempt};
 use crate::state::instance_ids::{InstancePosition, derive_unkeyed};
+use crate::state::tickets::hash_of_request;
 
 /// Nodes that a full explanation begins with.
 pub const EXPLAINED_NODES: usize = 100;
@@ -33,6 +34,10 @@ pub struct PreparedPlacement {
     pub tenant: String,
     /// Whether the caller chose the request id, so that it may be a retry.
     pub(crate) may_be_retry: bool,
+    /// Whether it waits under a ticket.
+    pub(crate) has_ticket: bool,
+    /// Its place among waiting requests that are tried together.
+    pub(crate) attempt: Option<OrderedAttempt>,
     instances: Vec<Arc<InstanceRequest>>,
     /// The policy whose defaults the instances have.
     defaults_of: Option<PolicyHash>,
@@ -77,8 +82,12 @@ impl PreparedPlacement {
             }
         }
         let (request, tenant) = (self.request.clone(), self.tenant.clone());
-        let (may_be_retry, defaults_of) = (self.may_be_retry, self.defaults_of);
-        is_derived.then_some(Self { request, tenant, may_be_retry, instances, defaults_of })
+        let (may_be_retry, has_ticket) = (self.may_be_retry, self.has_ticket);
+        let defaults_of = self.defaults_of;
+        let attempt = self.attempt.clone();
+        let earlier =
+            Self { request, tenant, may_be_retry, has_ticket, attempt, instances, defaults_of };
+        is_derived.then_some(earlier)
     }
 
     /// The same read once more, with the defaults of the policy that is in force by now.
@@ -86,8 +95,9 @@ impl PreparedPlacement {
         let (request, tenant) = (self.request.clone(), self.tenant.clone());
         let (instances, defaults_of) =
             read_instances(control, &tenant, self.place_id(), &request).await?;
-        let may_be_retry = self.may_be_retry;
-        Ok(Self { request, tenant, may_be_retry, instances, defaults_of })
+        let (may_be_retry, has_ticket) = (self.may_be_retry, self.has_ticket);
+        let attempt = self.attempt.clone();
+        Ok(Self { request, tenant, may_be_retry, has_ticket, attempt, instances, defaults_of })
     }
 
     /// The same for the claim path.
@@ -119,6 +129,10 @@ impl PreparedPlacement {
             defaults_of: self.defaults_of,
             release: None,
             preemption: None,
+            // No ticket can have an id that was drawn just now.
+            request_hash: self.may_be_retry.then(|| hash_of_request(request)),
+            has_ticket: self.has_ticket,
+            attempt: self.attempt.clone(),
         }
     }
 }
@@ -155,7 +169,16 @@ pub(crate) async fn prepare(
         ));
     }
     (request.tenant, request.request_id) = (Some(tenant.clone()), Some(request_id));
-    Ok(PreparedPlacement { request, tenant, may_be_retry, instances, defaults_of })
+    let (has_ticket, attempt) = (false, None);
+    Ok(PreparedPlacement {
+        request,
+        tenant,
+        may_be_retry,
+        has_ticket,
+        attempt,
+        instances,
+        defaults_of,
+    })
 }
 
 /// Makes the instances of all specs, and names the policy whose defaults they have.

@@ -40,6 +40,9 @@ impl Planner {
         }
         pending.since = tick();
         let request = &pending.job.request;
+        if let Some(attempt) = &request.attempt {
+            attempt.found_no_room();
+        }
         // Another server filled the slot, or the workload has other slots by now: the reconciler
         // that asked for this one looks again.
         let is_lost = match conflict.guard {

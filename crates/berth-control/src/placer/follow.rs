@@ -16,7 +16,7 @@ use super::log_reader::{LogPage, PageSegment, PassResult};
 use super::moving::PendingMove;
 use super::pending_plan::PendingPlan;
 use super::planner::Planner;
-use crate::applied_from_log::AppliedFromLog;
+use crate::applied_from_log::{AheadOfLog, AppliedFromLog};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
 use crate::metrics::LoopFailure;
@@ -74,6 +74,9 @@ impl Planner {
             return;
         }
         for event in &report.events {
+            if self.multi_writer {
+                self.ahead_of_log.note_report(event);
+            }
             self.apply_event(event);
         }
     }
@@ -84,14 +87,17 @@ impl Planner {
         self.multi_writer |= page.has_others;
         let origins = self.ledger.clone();
         for PageSegment { at, origin, mut events } in page.segments {
-            if origins.origins().contains(&origin) {
-                self.applied_from_log.note_segment(&origin, at);
+            let is_reported = if origins.origins().contains(&origin) {
+                self.applied_from_log.note_segment(&origin, at)
             } else {
                 self.others_applied += 1;
-            }
+                false
+            };
             events.retain(|event| event.seq > self.replica.cursor);
             for event in &events {
-                self.apply_event(&event.body);
+                if !self.ahead_of_log.is_ahead_of(&event.body, is_reported) {
+                    self.apply_event(&event.body);
+                }
             }
         }
         self.replica.cursor = page.end;
@@ -205,6 +211,7 @@ impl Planner {
         self.sealed = None;
         self.multi_writer = true;
         self.applied_from_log = AppliedFromLog::default();
+        self.ahead_of_log = AheadOfLog::default();
         self.others_applied += 1;
         self.log_reader.acknowledge();
     }
@@ -218,7 +225,8 @@ impl Planner {
     fn advance_gc(&mut self) {
         match &mut self.sealed {
             None => {
-                if self.replica.seal_tombstones() {
+                if self.replica.seal_tombstones() | self.ahead_of_log.has_fresh() {
+                    self.ahead_of_log.seal();
                     self.seals += 1;
                     self.sealed =
                         Some(SealedTombstones { mark: self.ledger.writer_position(), sent: false });
@@ -238,6 +246,7 @@ impl Planner {
         // A replica that was reloaded since may have sealed other claims.
         if seal == self.seals && self.sealed.take().is_some_and(|sealed| sealed.sent) {
             self.replica.purge_tombstones();
+            self.ahead_of_log.purge();
             self.catalog_sender.send(|| CatalogUpdate::TombstonesPassed);
         }
     }

@@ -10,6 +10,7 @@
 //! done on another thread, on a copy of the fleet (`explainer`).
 
 mod admission;
+mod attempt_order;
 mod conflict;
 mod explainer;
 mod follow;
@@ -58,6 +59,7 @@ use turns::Lane;
 
 pub(crate) use admission::{LEAST_EXPLAINED, LEAST_PLANNED};
 pub use admission::{Overload, OverloadCause, QueueLength};
+pub use attempt_order::{AttemptOrder, OrderedAttempt};
 pub(crate) use log_reader::PAGE as LOG_PAGE;
 pub use moving::{MoveAnswer, MoveRequest};
 pub use preemption::PreemptionPlan;
@@ -99,6 +101,12 @@ pub struct PlaceRequest {
     pub release: Option<Text>,
     /// In whose room the one instance is placed; absent: in none.
     pub preemption: Option<Arc<PreemptionPlan>>,
+    /// Hash of the request as its caller wrote it, by which a ticket of the same id is known.
+    pub request_hash: Option<[u8; 16]>,
+    /// Whether it waits under a ticket.
+    pub has_ticket: bool,
+    /// Its place among requests that are tried together; absent: it is tried by itself.
+    pub attempt: Option<OrderedAttempt>,
 }
 
 /// A slot that an instance must have.

@@ -13,6 +13,7 @@ use berth_ledger::{
     Spec, Verdict, hash_of_asked,
 };
 
+use super::attempt_order::OrderedAttempt;
 use super::explainer::{LimitedRequest, Task, ToExplainer};
 use super::follow::{AfterPass, ParkedWork, SealedTombstones};
 use super::log_reader::LogReaderHandle;
@@ -22,7 +23,7 @@ use super::preemption::claiming_op;
 use super::recording::refuse_by_limit;
 use super::turns::{Lane, Turns};
 use super::{Backlogs, CatalogSender, Clock, Message, PlaceAnswer, tick};
-use crate::applied_from_log::AppliedFromLog;
+use crate::applied_from_log::{AheadOfLog, AppliedFromLog};
 use crate::backlog::{Backlog, BacklogReceiver};
 use crate::catalog::CatalogUpdate;
 use crate::fleet_replica::FleetReplica;
@@ -64,6 +65,8 @@ pub(super) struct Planner {
     pub(super) multi_writer: bool,
     /// Own segments that the log delivered before the writer's report, or the other way round.
     pub(super) applied_from_log: AppliedFromLog,
+    /// What they changed that the log has not come to yet.
+    pub(super) ahead_of_log: AheadOfLog,
     /// Segments of others that were applied.
     pub(super) others_applied: u64,
     pub(super) log_reader: LogReaderHandle,
@@ -129,6 +132,7 @@ impl Planner {
             outgoing: Vec::new(),
             multi_writer: false,
             applied_from_log: AppliedFromLog::default(),
+            ahead_of_log: AheadOfLog::default(),
             others_applied: 0,
             log_reader,
             parked: Vec::new(),
@@ -238,6 +242,11 @@ impl Planner {
 
     /// Plans a request, and sends the plan or the refusal on its way.
     pub(super) fn plan(&mut self, mut pending: PendingPlan) {
+        let attempt = pending.job.request.attempt.as_ref();
+        if pending.tries == 0 && attempt.is_some_and(OrderedAttempt::must_wait) {
+            pending.answer(PlaceAnswer::NoRoom(Vec::new()));
+            return;
+        }
         pending.tries += 1;
         pending.planned_at = self.replica.cursor;
         pending.now = (self.clock)();
@@ -282,6 +291,9 @@ impl Planner {
         let placed =
             if let PlanOutcome::Plan(_, placed, _) = &chosen { placed.as_slice() } else { &[] };
         self.release_slots(&pending, placed);
+        if let (PlanOutcome::NoRoom, Some(attempt)) = (&chosen, &pending.job.request.attempt) {
+            attempt.found_no_room();
+        }
         match chosen {
             PlanOutcome::Plan(plan, claimed, notices) if pending.job.request.dry_run => {
                 pending.notices = notices;
@@ -414,6 +426,7 @@ impl Planner {
         let request = &pending.job.request;
         let mut plan = Plan::new(&request.request_id, &request.tenant, claims);
         plan.lease_s = request.lease_s;
+        (plan.request_hash, plan.has_ticket) = (request.request_hash, request.has_ticket);
         // A plan may place only some, and asks for the kind of capacity that a slot is; a retry
         // asks for all as it did, and must be known again.
         let has_slots = pending.slots.iter().any(Option::is_some);

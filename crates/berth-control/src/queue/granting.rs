@@ -1,6 +1,7 @@
 //! The loop that tries waiting requests whenever something may have made room.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use berth_api::{Placed, TicketState};
@@ -17,7 +18,7 @@ use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ControlResult};
 use crate::loop_runner::BackgroundLoop;
 use crate::patience::read_within_patience;
-use crate::settings::Settings;
+use crate::placer::{AttemptOrder, OrderedAttempt};
 use crate::state::TicketRecord;
 use crate::state::ticket_order as order;
 
@@ -34,43 +35,117 @@ const CLOSED_AT_ONCE: usize = 256;
 const KEPT_S: i64 = 3600;
 
 /// Tries waiting requests.
-pub(crate) struct TicketGranter(pub(crate) Arc<ControlPlane>);
+pub(crate) struct TicketGranter {
+    control: Arc<ControlPlane>,
+    /// Whether the last pass granted any.
+    has_granted: bool,
+}
+
+impl TicketGranter {
+    /// The loop of a server.
+    pub(crate) const fn new(control: Arc<ControlPlane>) -> Self {
+        Self { control, has_granted: false }
+    }
+}
 
 impl BackgroundLoop for TicketGranter {
     const NAME: &'static str = "queue";
     const PERIOD: Duration = Duration::from_secs(1);
 
-    /// A long queue takes a third of the planner at most; the rest is for new requests.
+    /// A long queue for which there is no room takes a third of the planner at most; the rest is for
+    /// new requests. While there is room, time goes by for the database and not for the planner.
     fn pause(&self, took: Duration) -> Duration {
-        (took * 2).max(PAUSE)
+        if self.has_granted { PAUSE } else { (took * 2).max(PAUSE) }
     }
 
     fn wake_sources(&self) -> Vec<watch::Receiver<u64>> {
-        vec![self.0.catalog.room(), self.0.queue.arrivals()]
+        vec![self.control.catalog.room(), self.control.queue.arrivals()]
     }
 
     async fn pass(&mut self) -> ControlResult<()> {
-        Ok(try_tickets(&self.0).await?)
+        self.has_granted = false;
+        self.has_granted = try_tickets(&self.control).await?;
+        Ok(())
     }
 }
 
-async fn try_tickets(control: &Arc<ControlPlane>) -> Result<(), LedgerError> {
+/// Tries the first tickets, as many at once as may be. Returns whether any was granted.
+async fn try_tickets(control: &Arc<ControlPlane>) -> Result<bool, LedgerError> {
     let (settings, now) = (control.lifecycle.settings(), control.now());
-    for known in control.queue.first(MAX_PER_PASS, &settings, now) {
-        // It may have been closed while others were tried.
-        let known = control.queue.tickets.get(&known.value.ticket.id);
-        let Some(known) = known.filter(|known| known.value.is_open()) else { continue };
-        if known.value.ticket.deadline <= now {
-            continue;
+    let holds_up = |stored: &TicketRecord| order::holds_up_others(&stored.ticket, &settings, now);
+    let mut waiting = control.queue.first(MAX_PER_PASS, &settings, now).into_iter().peekable();
+    let mut has_granted = false;
+    while let Some(first) = waiting.next() {
+        let is_alone = is_tried_alone(&first.value, holds_up);
+        let mut together = vec![first];
+        while !is_alone
+            && let Some(next) = waiting.next_if(|next| !is_tried_alone(&next.value, holds_up))
+        {
+            together.push(next);
         }
-        if try_ticket(control, &known.value, &settings, now).await? {
+        let shared = AttemptOrder::default();
+        let attempts = together.iter().filter_map(|known| {
+            // It may have been closed while others were tried.
+            let known = control.queue.tickets.get(&known.value.ticket.id)?;
+            let is_due = known.value.is_open() && known.value.ticket.deadline > now;
+            let attempt = shared.next(holds_up(&known.value));
+            is_due.then_some(async move { try_ticket(control, &known.value, attempt, now).await })
+        });
+        let mut is_held_up = false;
+        for tried in join_in_order(attempts).await {
+            match tried? {
+                Tried::Granted => has_granted = true,
+                Tried::NoRoom { may_help } => is_held_up |= is_alone && may_help,
+                Tried::Over => {}
+            }
+        }
+        if is_held_up || shared.is_stopped() {
             break;
         }
     }
     expire_tickets(control, now).await?;
     let before = now.saturating_add(SignedDuration::from_secs(-KEPT_S));
     tickets::remove_old(control, before.unwrap_or(Timestamp::MIN)).await;
-    Ok(())
+    Ok(has_granted)
+}
+
+/// What became of a ticket that was tried.
+enum Tried {
+    Granted,
+    /// There is no room for it, and whether others that make room would help.
+    NoRoom {
+        may_help: bool,
+    },
+    /// It waits no longer.
+    Over,
+}
+
+/// Whether a ticket must have been tried before the next one is. The planner itself tries single instances
+/// in the order in which they come; batches are left to the explainer, and volumes are read from the ledger.
+fn is_tried_alone(record: &TicketRecord, holds_up_others: impl Fn(&TicketRecord) -> bool) -> bool {
+    let is_plain = match &*record.ticket.request.instances {
+        [one] => one.count.unwrap_or(1) == 1 && one.attachments.is_empty(),
+        _ => false,
+    };
+    !is_plain && holds_up_others(record)
+}
+
+/// Runs futures together. Each time they are polled in their order, so that what they send when they are
+/// polled first is sent in that order.
+async fn join_in_order<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_ready = true;
+        for (future, output) in running.iter_mut().filter(|(_, output)| output.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(found) => *output = Some(found),
+                Poll::Pending => is_ready = false,
+            }
+        }
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, output)| output).collect()
 }
 
 /// Closes tickets whose deadline has passed, many in one transaction.
@@ -86,23 +161,23 @@ async fn expire_tickets(control: &Arc<ControlPlane>, now: Timestamp) -> Result<(
     }
 }
 
-/// Tries one ticket. Returns whether later ones must wait for it.
+/// Tries one ticket.
 async fn try_ticket(
     control: &Arc<ControlPlane>,
     stored: &TicketRecord,
-    settings: &Settings,
+    attempt: OrderedAttempt,
     now: Timestamp,
-) -> Result<bool, LedgerError> {
+) -> Result<Tried, LedgerError> {
     let ticket = &stored.ticket;
     if stored.oversized {
         let excess = "it has too many instances, affinity rules or regular expressions";
         let problem = ControlError::quarantined("the waiting request", excess).into_problem();
         let state = TicketState::Refused;
         tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
-        return Ok(false);
+        return Ok(Tried::Over);
     }
     let request = stored.attempt_request();
-    match try_waiting(control, &request, &stored.actor, &stored.origin, true).await {
+    match try_waiting(control, &request, &stored.actor, &stored.origin, Some(attempt)).await {
         Attempt::Placed(placed) => {
             let leases = leases_of(&placed);
             let lapsed = move |ledger: &Ledger| has_lapsed(ledger, &leases, now);
@@ -111,17 +186,17 @@ async fn try_ticket(
             } else {
                 record_grant(control, stored, placed).await?;
             }
-            Ok(false)
+            Ok(Tried::Granted)
         }
         Attempt::NoRoom(problem) => {
             let may_help = problem.retry.unwrap_or(false);
             control.queue.record_attempt(&ticket.id, problem);
-            Ok(may_help && order::holds_up_others(ticket, settings, now))
+            Ok(Tried::NoRoom { may_help })
         }
         Attempt::Never(problem) => {
             let state = TicketState::Refused;
             tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
-            Ok(false)
+            Ok(Tried::Over)
         }
         Attempt::Unknown(error) => Err(error),
     }

@@ -8,6 +8,7 @@ mod place;
 mod tickets;
 
 pub(crate) use granting::{MAX_PER_PASS as TICKETS_PER_PASS, TicketGranter};
+pub(crate) use place::check_waiting_ticket;
 pub use place::{Outcome, place};
 pub use tickets::{EnqueueResult, TicketError, cancel, enqueue, find};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::limits::Limited as _;
-use berth_api::{PlaceRequest, Placed, Problem};
+use berth_api::{PlaceRequest, Placed, Problem, Ticket};
 use berth_engine::Refusal;
 use berth_ledger::{LedgerError, RefusalReason, Text};
 
@@ -15,8 +15,9 @@ use crate::error::{ControlError, ControlResult};
 use crate::placement::{
     Audience, PreparedPlacement, actor, decide, place_now, placed_or_error, prepare,
 };
-use crate::placer::{Actor, PlaceAnswer};
+use crate::placer::{Actor, OrderedAttempt, PlaceAnswer};
 use crate::state::TicketRecord;
+use crate::state::tickets::{hash_of_request, ticket_of_closed_body};
 use crate::tenant_limits::LimitKind;
 
 /// What became of a placement.
@@ -26,6 +27,8 @@ pub enum Outcome {
     Placed(Placed),
     /// It waits, under this ticket.
     Waits(String),
+    /// It waited, under this ticket, which was closed long ago.
+    Closed(Box<Ticket>),
 }
 
 /// What became of a waiting request that was tried.
@@ -63,8 +66,13 @@ pub async fn place(
     place_now(control, caller, &prepared).await.map(Outcome::Placed)
 }
 
-/// A request that waits keeps its id from being used for something else in another mode.
-fn check_waiting_ticket(control: &ControlPlane, prepared: &PreparedPlacement) -> ControlResult<()> {
+/// A request that waits keeps its id from being used for something else in another mode. The commit finds
+/// that too, also where the ticket is another server's and not known here; but not the tickets of earlier
+/// releases.
+pub(crate) fn check_waiting_ticket(
+    control: &ControlPlane,
+    prepared: &PreparedPlacement,
+) -> ControlResult<()> {
     let ticket = control.queue.of_request(&prepared.tenant, prepared.place_id());
     let known = ticket.and_then(|id| control.queue.tickets.get(&id));
     known.map_or(Ok(()), |known| check_same_request(&known.value, prepared))
@@ -74,8 +82,12 @@ fn check_same_request(stored: &TicketRecord, prepared: &PreparedPlacement) -> Co
     if stored.is_same_request(&prepared.request) {
         return Ok(());
     }
+    Err(request_id_reused(prepared))
+}
+
+fn request_id_reused(prepared: &PreparedPlacement) -> ControlError {
     let request_id = Text::from(prepared.place_id());
-    Err(ControlError::from(&RefusalReason::RequestIdReused { request_id }))
+    ControlError::from(&RefusalReason::RequestIdReused { request_id })
 }
 
 /// Requests that wait already come first; only when there are none is a place looked for at once.
@@ -87,6 +99,9 @@ async fn place_or_wait(
     if let Some(ticket) = control.queue.of_request(&prepared.tenant, prepared.place_id()) {
         tickets::refresh_open(control, &ticket).await?;
         return answer_with_ticket(control, &prepared, ticket).await;
+    }
+    if let Some(outcome) = find_earlier_ticket(control, &prepared).await? {
+        return Ok(outcome);
     }
     let mut problem = None;
     if control.queue.waiting() == 0 {
@@ -127,6 +142,31 @@ async fn place_or_wait(
     }
 }
 
+/// The answer to a request whose ticket is not known here: another server may have made it, or it was
+/// closed long ago.
+async fn find_earlier_ticket(
+    control: &Arc<ControlPlane>,
+    prepared: &PreparedPlacement,
+) -> ControlResult<Option<Outcome>> {
+    if !prepared.may_be_retry {
+        return Ok(None);
+    }
+    let (tenant, request_id) = (prepared.tenant.clone(), prepared.place_id().to_owned());
+    let kept = control.read(move |ledger| ledger.ticket_answer(&tenant, &request_id)).await?;
+    let Some(kept) = kept else { return Ok(None) };
+    if kept.request_hash != hash_of_request(&prepared.request) {
+        return Err(request_id_reused(prepared));
+    }
+    let Some(closed) = kept.closed else {
+        let ticket = control.instance_ids.derive_ticket(&prepared.tenant, prepared.place_id());
+        tickets::find(control, &ticket).await?;
+        return answer_with_ticket(control, prepared, ticket).await.map(Some);
+    };
+    let ticket = ticket_of_closed_body(&closed, &prepared.request);
+    let ticket = ticket.map_err(|error| LedgerError::Corrupt(error.to_string()))?;
+    Ok(Some(Outcome::Closed(Box::new(ticket))))
+}
+
 /// The answer to a request that has a ticket. A server may have granted the request without the
 /// ticket: it looked for a place before the ticket was written, or ended before it could close it.
 /// That grant is then the ticket's, so that all servers give one answer from here on.
@@ -142,7 +182,7 @@ async fn answer_with_ticket(
     check_same_request(&known.value, prepared)?;
     if known.value.is_open() && has_grant(control, &known.value).await? {
         let (stored, request) = (&known.value, known.value.attempt_request());
-        match try_waiting(control, &request, &stored.actor, &stored.origin, false).await {
+        match try_waiting(control, &request, &stored.actor, &stored.origin, None).await {
             Attempt::Placed(placed) => record_grant(control, stored, placed).await?,
             Attempt::Unknown(error) => return Err(ControlError::from(error)),
             // What was granted is over by now; the request goes on waiting.
@@ -169,13 +209,14 @@ fn is_worth_queueing(answer: &PlaceAnswer) -> bool {
     matches!(answer, PlaceAnswer::NoRoom(refusals) if refusals.iter().any(Refusal::is_worth_queueing))
 }
 
-/// Tries a request that waits. A quiet try that finds no room does not say why.
+/// Tries a request that waits, by itself or together with others. One of several that finds no room does
+/// not say why.
 pub(super) async fn try_waiting(
     control: &Arc<ControlPlane>,
     request: &PlaceRequest,
     actor: &str,
     origin: &str,
-    quiet: bool,
+    attempt: Option<OrderedAttempt>,
 ) -> Attempt {
     let caller = Caller::local("queue");
     // An earlier version may have accepted more than this one.
@@ -183,10 +224,12 @@ pub(super) async fn try_waiting(
         let error = ControlError::quarantined("the waiting request", &excess.to_string());
         return Attempt::Never(error.into_problem());
     }
-    let prepared = match prepare(control, &caller, request.clone(), None).await {
+    let mut prepared = match prepare(control, &caller, request.clone(), None).await {
         Ok(prepared) => prepared,
         Err(error) => return Attempt::Never(error.into_problem()),
     };
+    (prepared.has_ticket, prepared.attempt) = (true, attempt);
+    let quiet = prepared.attempt.is_some();
     let by = Actor { name: Text::from(actor), origin: Text::from(origin), is_tenant: true };
     let answer = decide(control, &prepared, Some(by), quiet).await;
     if let PlaceAnswer::Unknown(error) = answer {

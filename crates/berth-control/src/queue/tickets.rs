@@ -5,7 +5,8 @@ use std::sync::Arc;
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem, Ticket, TicketState};
 use berth_ledger::{
-    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Op, Outcome, Text, Verdict, invariant_ok,
+    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Micros, Op, Outcome, Text, TicketAnswer,
+    Verdict, invariant_ok,
 };
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -16,7 +17,7 @@ use crate::caller::Caller;
 use crate::control_plane::ControlPlane;
 use crate::error::{ControlError, ErrorKind};
 use crate::patience::read_within_patience;
-use crate::state::tickets::{KIND, TicketRecord};
+use crate::state::tickets::{KIND, TicketRecord, hash_of_request};
 
 /// Why a ticket could not be changed.
 #[derive(Debug, Error)]
@@ -147,7 +148,8 @@ pub async fn enqueue(
     let tenant = Text::from(stored.ticket.tenant.as_str());
     let op = put(&stored, Expect::Absent)?;
     let request_id = Text::from(request_id);
-    let op = IfUnanswered { request_id, tenant: Text::clone(&tenant), op };
+    let ticket = Some(ticket_answer(&stored, None));
+    let op = IfUnanswered { request_id, tenant: Text::clone(&tenant), ticket, op };
     let op = Op::IfUnanswered(Box::new(op));
     let op = Op::ForTenants(Box::new(ForTenants { tenants: vec![tenant], op }));
     let subject = format!("request {id} of {}", stored.ticket.tenant);
@@ -275,8 +277,15 @@ pub(super) async fn remove_old(control: &Arc<ControlPlane>, before: Timestamp) {
         let (kind, document) = (Text::from(KIND), Text::from(&**id));
         // Another server may have removed it, and the same request may wait again since.
         let expect = Expect::Revision(*revision);
-        let op = Op::RemoveDocument { kind, id: document, expect };
-        match control.submit(op).await {
+        let remove = Op::RemoveDocument { kind, id: document, expect };
+        let closed = control.queue.tickets.get(id);
+        let closed = closed.and_then(|known| keep_closed(&known.value, remove.clone()));
+        let mut answer = control.submit(closed.unwrap_or_else(|| remove.clone())).await;
+        // Its request has another answer, which stands.
+        if matches!(answer, Ok(Answer::Repeated(_) | Answer::Plan(Verdict::Refused(_)))) {
+            answer = control.submit(remove).await;
+        }
+        match answer {
             Ok(Answer::Outcome(Outcome::Done)) => control.queue.tickets.remove(id),
             // It is not what is known here: read it, so that it is not tried again and again.
             Ok(_) => drop(read_again(control, id).await),
@@ -284,6 +293,28 @@ pub(super) async fn remove_old(control: &Arc<ControlPlane>, before: Timestamp) {
         }
     });
     join_all(removals).await;
+}
+
+/// The removal of a ticket that was closed without a grant: its request gets the same answer as long as
+/// answers are kept. Absent where the answer is the grant, or the ticket has no request.
+fn keep_closed(stored: &TicketRecord, remove: Op) -> Option<Op> {
+    let ticket = &stored.ticket;
+    if ticket.state == TicketState::Granted || stored.oversized {
+        return None;
+    }
+    let request_id = Text::from(ticket.request.request_id.as_deref()?);
+    let closed = invariant_ok!(stored.closed_body(), "closed_ticket_is_json")?;
+    let tenant = Text::from(ticket.tenant.as_str());
+    let ticket = Some(ticket_answer(stored, Some(closed)));
+    Some(Op::IfUnanswered(Box::new(IfUnanswered { request_id, tenant, ticket, op: remove })))
+}
+
+/// What the ledger keeps as the answer to the request of a ticket. While it waits that must not go, so
+/// it counts from the deadline.
+fn ticket_answer(stored: &TicketRecord, closed: Option<String>) -> TicketAnswer {
+    let request_hash = hash_of_request(&stored.ticket.request);
+    let kept_from = Micros(stored.ticket.deadline.as_microsecond());
+    TicketAnswer { request_hash, kept_from, closed }
 }
 
 fn put(stored: &TicketRecord, expect: Expect) -> Result<Op, LedgerError> {

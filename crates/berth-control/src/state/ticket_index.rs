@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use berth_api::TicketState;
 use berth_engine::Used;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 
@@ -127,7 +128,7 @@ impl TicketIndex {
 
     fn link(&mut self, id: &str, stored: &TicketRecord) {
         let (id, ticket) = (Arc::<str>::from(id), &stored.ticket);
-        let (by_age, by_deadline) = ((ticket.since, Arc::clone(&id)), (ticket.deadline, id));
+        let (by_age, by_deadline) = ((ticket.since, Arc::clone(&id)), (kept_from(stored), id));
         if let Some(request_id) = &ticket.request.request_id {
             let requests = self.requests.entry(ticket.tenant.clone()).or_default();
             // Releases that drew ticket ids could make two for one request: the first counts.
@@ -154,7 +155,7 @@ impl TicketIndex {
 
     fn unlink(&mut self, id: &str, stored: &TicketRecord) {
         let (id, ticket) = (Arc::<str>::from(id), &stored.ticket);
-        let (by_age, by_deadline) = ((ticket.since, Arc::clone(&id)), (ticket.deadline, id));
+        let (by_age, by_deadline) = ((ticket.since, Arc::clone(&id)), (kept_from(stored), id));
         self.unlink_request(stored, &by_age.1);
         if !stored.is_open() {
             self.closed.remove(&by_deadline);
@@ -194,6 +195,17 @@ impl TicketIndex {
             }
         }
     }
+}
+
+/// The deadline of a ticket; for one whose grant lapsed and was followed by another, the end of the time
+/// that answers are kept: only the ticket knows which grant is the request's answer.
+fn kept_from(stored: &TicketRecord) -> Timestamp {
+    let deadline = stored.ticket.deadline;
+    if stored.lapsed == 0 || stored.ticket.state != TicketState::Granted {
+        return deadline;
+    }
+    let kept = SignedDuration::from_secs(berth_ledger::Retention::default().answers_s);
+    deadline.saturating_add(kept).unwrap_or(Timestamp::MAX)
 }
 
 impl DocumentIndex<TicketRecord> for TicketIndex {

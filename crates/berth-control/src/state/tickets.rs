@@ -3,10 +3,11 @@
 //! A ticket is a document of the ledger. Any server may try any ticket at any time: the request id
 //! makes a second grant the first one again, and a ticket's revision lets only one server close it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use berth_api::{InstanceSpec, PlaceRequest, Problem, Ticket, TicketState};
-use berth_ledger::invariant;
+use berth_ledger::{invariant, invariant_ok};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -69,11 +70,50 @@ impl TicketRecord {
     /// be placed counts, not how long it may wait or be held.
     #[must_use]
     pub(crate) fn is_same_request(&self, other: &PlaceRequest) -> bool {
-        let own = &self.ticket.request;
-        own.pools == other.pools
-            && own.instances.len() == other.instances.len()
-            && own.instances.iter().zip(&other.instances).all(|(a, b)| is_same_spec(a, b))
+        hash_of_request(&self.ticket.request) == hash_of_request(other)
     }
+
+    /// The ticket as it is kept with the answers of requests, once it is closed and has no document any
+    /// more. What was asked for is left out: a retry says it again.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON.
+    pub(crate) fn closed_body(&self) -> serde_json::Result<String> {
+        let mut ticket = self.ticket.clone();
+        ticket.request = PlaceRequest::default();
+        if let Some(problem) = &mut ticket.problem {
+            problem.refusals.clear();
+        }
+        serde_json::to_string(&ticket)
+    }
+}
+
+/// A closed ticket as it was kept with the answers of requests, with the request that asks for it again.
+///
+/// # Errors
+/// When what is kept is no ticket.
+pub(crate) fn ticket_of_closed_body(
+    body: &str,
+    request: &PlaceRequest,
+) -> serde_json::Result<Ticket> {
+    let ticket: Ticket = serde_json::from_str(body)?;
+    Ok(Ticket { request: request.clone(), ..ticket })
+}
+
+/// A hash of what a request asks for. As in other modes, only what is to be placed counts, not how long it
+/// may wait or be held.
+pub(crate) fn hash_of_request(request: &PlaceRequest) -> [u8; 16] {
+    // A count of one may be left out.
+    let specs = request.instances.iter().map(|spec| match spec.count {
+        Some(1) => Cow::Owned(InstanceSpec { count: None, ..spec.clone() }),
+        _ => Cow::Borrowed(spec),
+    });
+    let specs: Vec<Cow<'_, InstanceSpec>> = specs.collect();
+    let written = serde_json::to_vec(&(&request.pools, specs));
+    let written = invariant_ok!(written, "placement_request_is_json").unwrap_or_default();
+    let mut half = [0; 16];
+    half.copy_from_slice(&blake3::hash(&written).as_bytes()[..16]);
+    half
 }
 
 impl CacheableDocument for TicketRecord {
@@ -81,17 +121,6 @@ impl CacheableDocument for TicketRecord {
 
     fn decode(_: &str, body: &str) -> serde_json::Result<Option<Self>> {
         serde_json::from_str(body).or_else(|error| decode_oversized(body, error)).map(Some)
-    }
-}
-
-/// Whether two specs ask for the same instances: a count of one may be left out.
-fn is_same_spec(a: &InstanceSpec, b: &InstanceSpec) -> bool {
-    a == b || {
-        let counted = |spec: &InstanceSpec| {
-            let count = Some(spec.count.unwrap_or(1));
-            InstanceSpec { count, ..spec.clone() }
-        };
-        counted(a) == counted(b)
     }
 }
 

@@ -35,6 +35,18 @@ pub struct PermitOperation {
     pub watermark: WatermarkRule,
     /// CPU of its host, above which it does not grow; absent: not limited.
     pub host_cpu_milli: Option<u32>,
+    /// What unit, grants, watermark and CPU of the host were taken from; absent: they do not depend on
+    /// anything that may change.
+    pub basis: Option<PermitBasis>,
+}
+
+/// What the rules of a permit were taken from. If it is no longer so, the permit is a conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitBasis {
+    /// The policy, under the hash that the ledger has it; empty if none was in force.
+    pub policy: Text,
+    /// The node that the instance was on, and the generation of its facts; absent: neither was known.
+    pub node: Option<(NodeId, i64)>,
 }
 
 /// The answer to a request for a permit.

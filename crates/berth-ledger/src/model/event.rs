@@ -176,6 +176,9 @@ pub enum EventBody {
     NodeRemoved {
         /// The node.
         node_id: NodeId,
+        /// Generation of its last facts; absent in events of earlier releases.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        constraint_gen: Option<i64>,
     },
     /// A group was defined or changed.
     #[serde(rename = "group.changed")]

@@ -24,7 +24,7 @@ pub use claim::{
     Spec, Text, slot_id,
 };
 pub use elastic::{
-    Bounds, DocumentWrite, Hold, PermitAnswer, PermitOperation, Switch, WithDocuments,
+    Bounds, DocumentWrite, Hold, PermitAnswer, PermitBasis, PermitOperation, Switch, WithDocuments,
 };
 pub(crate) use event::pack as pack_events;
 pub use event::{Allocation, Event, EventBody, EventPage, Segment};
@@ -41,6 +41,6 @@ pub(crate) use receipt::{REFUSALS, link, pack as pack_decisions, unpack as unpac
 pub use refusal_detail::RefusalDetail;
 pub use service::{
     AuditEntry, AuditFilter, Audited, Document, Expect, IfUnanswered, QuotaUse, StoredPolicy,
-    TenantUse,
+    TenantUse, TicketAnswer,
 };
 pub use tenant::{ForTenants, StartTenantRemoval, TenantClaim, TenantHoldings, TenantRemoval};

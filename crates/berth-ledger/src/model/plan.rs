@@ -162,6 +162,12 @@ pub struct Plan {
     pub tenant: Text,
     /// Hash of what was asked; the same id with another is refused.
     pub body_hash: [u8; 16],
+    /// Hash of the request as its caller wrote it, by which a ticket of the same id is known. Absent:
+    /// it is no request that could have a ticket.
+    pub request_hash: Option<[u8; 16]>,
+    /// Whether it is known to wait under a ticket, which a grant takes the place of. If it is not known,
+    /// the commit finds out, and takes longer.
+    pub has_ticket: bool,
     /// The batch, when there is one.
     pub batch: Option<Uuid>,
     /// How long the claims may stay unbound.
@@ -180,6 +186,8 @@ impl Plan {
             request_id: Text::from(request_id),
             tenant: Text::from(tenant),
             body_hash: [0; 16],
+            request_hash: None,
+            has_ticket: false,
             batch: None,
             lease_s: DEFAULT_LEASE_S,
             claims,

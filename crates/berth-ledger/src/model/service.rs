@@ -61,15 +61,30 @@ pub struct Audited {
 }
 
 /// An operation that belongs to a request, and is done only while the request has no answer. Where it
-/// has one, the answer is that: a grant again, or that the id was used for something else.
+/// has one, the answer is that: a grant again, or that the id was used for something else. A ticket of the
+/// same request is no answer until it was closed; then it is `Stale`.
 #[derive(Clone, Debug)]
 pub struct IfUnanswered {
     /// The request's id.
     pub request_id: Text,
     /// Its tenant.
     pub tenant: Text,
+    /// What becomes the request's answer if it is done; absent: it still has none.
+    pub ticket: Option<TicketAnswer>,
     /// What to do.
     pub op: Op,
+}
+
+/// That a request waits under a ticket, or did until the ticket was closed without a grant. From then on
+/// its id is taken: a plan under it is refused unless it is for the same request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketAnswer {
+    /// Hash of the request as its caller wrote it.
+    pub request_hash: [u8; 16],
+    /// Since when it is kept as long as other answers are.
+    pub kept_from: Micros,
+    /// The ticket as it was closed; absent while it has a document of its own.
+    pub closed: Option<String>,
 }
 
 /// One entry of the audit log.

@@ -21,7 +21,7 @@ use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
     StoredPolicy, Workload,
 };
-use crate::unit_of_work::StoredAnswer;
+use crate::unit_of_work::RequestRow;
 
 /// Receipts read by one statement.
 const RECEIPTS: usize = 1024;
@@ -180,10 +180,16 @@ impl Queries for Postgres {
         self.with(|session| list(session, Call::new("receipt", sql, values), receipt_from))
     }
 
-    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault> {
-        let sql = "SELECT answer FROM request WHERE request_id = $1 AND owner = $2";
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<RequestRow>, Fault> {
+        let sql = "SELECT body_hash, answer, at FROM request WHERE request_id = $1 AND owner = $2";
         let call = Call::new("request", sql, vec![owned(request_id), owned(tenant)]);
-        let answer = |row: &Row| Ok(serde_json::from_str(get(row, 0)?)?);
+        let answer = |row: &Row| {
+            Ok(RequestRow {
+                body_hash: crate::encoding::parse_half_hash(get(row, 0)?)?,
+                answer: serde_json::from_str(get(row, 1)?)?,
+                at: Micros(get(row, 2)?),
+            })
+        };
         Ok(self.with(|session| list(session, call, answer))?.pop())
     }
 }

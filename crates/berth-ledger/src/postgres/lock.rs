@@ -27,8 +27,8 @@ use crate::error::Fault;
 use crate::model::{ClaimKey, Micros, Text};
 use crate::schema::Column;
 use crate::unit_of_work::{
-    ClassRow, DocumentRow, FactsRow, Keys, PolicyRow, RequestRow, Rows, TenantRow,
-    UnlockedReadKeys, UnlockedReads, VolumeRow,
+    ClassRow, DocumentRow, FactsRow, Keys, PolicyRow, REMOVED_GENERATION, RequestRow, Rows,
+    TenantRow, UnlockedReadKeys, UnlockedReads, VolumeRow, generation_of,
 };
 
 /// The database's clock, in microseconds.
@@ -65,6 +65,7 @@ enum Load {
     Policies,
     Documents,
     Demand,
+    RemovedGeneration,
     Clock,
 }
 
@@ -262,8 +263,10 @@ impl Plan {
         }
         let pairs = keys.requests.iter().map(|(id, tenant)| (&**id, &**tenant));
         let pairs = text_pairs(&[Column::Text("request_id"), Column::Text("owner")], pairs)?;
+        // A ticket gives way to a grant, so it is locked, where there is one.
         let sql = "SELECT t.request_id, t.owner, t.body_hash, t.answer, t.at FROM request AS t \
-             JOIN {u} ON t.request_id = u.request_id AND t.owner = u.owner";
+             JOIN {u} ON t.request_id = u.request_id AND t.owner = u.owner \
+             ORDER BY t.request_id COLLATE \"C\", t.owner COLLATE \"C\" FOR UPDATE OF t";
         self.add(Load::Requests, pairs.statement("request", sql));
         Ok(())
     }
@@ -301,6 +304,13 @@ impl Plan {
             self.add(Load::Nothing, Some(writer_lock));
             let sql = "SELECT hash, name, body, at, active FROM policy";
             self.add(Load::Policies, Some(Call::bare("policy", sql)));
+        }
+        if keys.removed_generation {
+            // After the rows that it is about: whoever removed one of them has raised it.
+            let sql = "SELECT body FROM document WHERE kind = $1 AND id = $2";
+            let (kind, id) = REMOVED_GENERATION;
+            let values: Vec<Value> = vec![Box::new(kind.to_owned()), Box::new(id.to_owned())];
+            self.add(Load::RemovedGeneration, Some(Call::new("document", sql, values)));
         }
         let pairs = keys.documents.iter().map(|(kind, id)| (&**kind, &**id));
         let pairs = text_pairs(&[Column::Text("kind"), Column::Text("id")], pairs)?;
@@ -387,6 +397,7 @@ impl Load {
                 rows.documents.load((text(row, 0)?, text(row, 1)?), document_from(row)?);
             }
             Self::Demand => rows.demand.load(get(row, 0)?, demand_from(row, 1)?),
+            Self::RemovedGeneration => rows.removed_generation = generation_of(get(row, 0)?),
             Self::Clock => {
                 rows.now = Micros(get(row, 0)?);
                 rows.active_policy = optional_text(row, 1)?;

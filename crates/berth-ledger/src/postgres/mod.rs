@@ -63,7 +63,7 @@ use pipeline::Call;
 use session::{Session, Target};
 
 /// The writer lock: "berth" and a number.
-const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
+pub(crate) const WRITER_LOCK: i64 = 0x62_6572_7468_0001;
 
 /// Writes a record to PostgreSQL's own log and no row, so that the commit waits for the disk and for
 /// synchronous standbys as any other does.

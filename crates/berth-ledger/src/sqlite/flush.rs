@@ -462,10 +462,17 @@ fn delete_claim(connection: &Connection, key: &ClaimKey) -> Result<(), Fault> {
 fn requests(connection: &Connection, rows: &Rows) -> Result<(), Fault> {
     for change in rows.requests.changes() {
         let Some(row) = change.now else { continue };
-        let sql = "INSERT INTO request (request_id, owner, body_hash, answer, at) \
-             VALUES (?1, ?2, ?3, ?4, ?5)";
         let answer = row.answer.text()?;
         let values = (&*change.key.0, &*change.key.1, row.body_hash, answer, row.at.0);
+        // Only a ticket gives way to another answer.
+        if change.before.is_some() {
+            let sql = "UPDATE request SET body_hash = ?3, answer = ?4, at = ?5 \
+                 WHERE request_id = ?1 AND owner = ?2";
+            execute_one(connection, sql, values, || format!("request {}", change.key.0))?;
+            continue;
+        }
+        let sql = "INSERT INTO request (request_id, owner, body_hash, answer, at) \
+             VALUES (?1, ?2, ?3, ?4, ?5)";
         connection.prepare_cached(sql)?.execute(values)?;
     }
     Ok(())

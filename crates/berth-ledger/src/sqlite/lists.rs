@@ -14,7 +14,7 @@ use crate::model::{
     AuditEntry, AuditFilter, Claim, ClaimKey, Document, Micros, NodeVersion, Pool, QuotaUse,
     StoredPolicy, Workload,
 };
-use crate::unit_of_work::StoredAnswer;
+use crate::unit_of_work::RequestRow;
 
 /// All rows of a query.
 fn list<T>(
@@ -166,11 +166,16 @@ impl Queries for Sqlite {
         Ok(receipts)
     }
 
-    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<StoredAnswer>, Fault> {
-        let sql = "SELECT answer FROM request WHERE request_id = ?1 AND owner = ?2";
+    fn answer(&mut self, request_id: &str, tenant: &str) -> Result<Option<RequestRow>, Fault> {
+        let sql = "SELECT body_hash, answer, at FROM request WHERE request_id = ?1 AND owner = ?2";
         let answer = |row: &Row<'_>| {
-            let answer = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
-            Ok(serde_json::from_str(answer)?)
+            let hash = row.get_ref(0)?.as_blob().map_err(Fault::corrupt)?;
+            let answer = row.get_ref(1)?.as_str().map_err(Fault::corrupt)?;
+            Ok(RequestRow {
+                body_hash: crate::encoding::parse_half_hash(hash)?,
+                answer: serde_json::from_str(answer)?,
+                at: Micros(row.get(2)?),
+            })
         };
         Ok(list(&self.connection, sql, (request_id, tenant), answer)?.pop())
     }

@@ -12,8 +12,8 @@ use crate::encoding;
 use crate::error::Fault;
 use crate::model::{Claim, Micros, Quota, Text, UnmetDemand, Workload};
 use crate::unit_of_work::{
-    ClassRow, FactsRow, Keys, PolicyRow, RequestRow, Rows, TenantRow, UnlockedReadKeys,
-    UnlockedReads, VolumeRow,
+    ClassRow, FactsRow, Keys, PolicyRow, REMOVED_GENERATION, RequestRow, Rows, TenantRow,
+    UnlockedReadKeys, UnlockedReads, VolumeRow, generation_of,
 };
 
 pub(super) fn read_unlocked(
@@ -324,6 +324,15 @@ fn rest(connection: &Connection, keys: &Keys, rows: &mut Rows) -> Result<(), Fau
                 active: row.get(4)?,
             };
             rows.policies.load(text(row, 0)?, policy);
+        }
+    }
+    if keys.removed_generation {
+        let sql = "SELECT body FROM document WHERE kind = ?1 AND id = ?2";
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut found = statement.query(REMOVED_GENERATION)?;
+        if let Some(row) = found.next()? {
+            let body = row.get_ref(0)?.as_str().map_err(Fault::corrupt)?;
+            rows.removed_generation = generation_of(body);
         }
     }
     super::service::load(connection, keys, rows)?;

@@ -19,6 +19,7 @@ mod slots;
 mod storage;
 mod tenants;
 mod timeouts;
+mod tickets;
 mod transitions;
 mod views;
 mod writers;

@@ -5,7 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::{TestLedger, code, granted, new_database, on_every_database, raw, request, server};
-use crate::model::{Answer, Op, Outcome, PlannedClaim, Text, Verdict, Workload};
+use berth_engine::elastic::{Grants, PermitRequest, Size, WatermarkRule};
+use berth_engine::{Amounts, Elastic, InstanceId, NodeId};
+
+use crate::model::{
+    Answer, EventBody, Expect, Op, Outcome, PermitBasis, PermitOperation, PlannedClaim, Text,
+    Verdict, Workload,
+};
 use crate::postgres::Isolation;
 
 /// A member of `web`, planned by this version of it.
@@ -32,14 +38,18 @@ fn by_policy(test: &TestLedger, instance: u128, hash: &str) -> PlannedClaim {
 }
 
 fn put_workload(version: i64) -> Op {
+    put_named("web", version, Expect::Any)
+}
+
+fn put_named(name: &str, version: i64, expect: Expect) -> Op {
     let workload = Workload {
         tenant: "acme".to_owned(),
-        name: "web".to_owned(),
+        name: name.to_owned(),
         revision: version,
         replicas: -1,
         body: format!("{{\"version\":{version}}}"),
     };
-    Op::PutWorkload { workload, expect: crate::model::Expect::Any }
+    Op::PutWorkload { workload, expect }
 }
 
 fn put_secrets(tenant: Option<&str>, version: Option<&str>) -> Op {
@@ -72,7 +82,7 @@ fn a_member_planned_by_another_version_of_its_workload_is_planned_again() {
             crate::model::Guard::WorkloadChanged { workload: Text::from("web"), now: Some(2) };
         assert_eq!(conflict.guard, now);
         let (tenant, name) = (Text::from("acme"), Text::from("web"));
-        let expect = crate::model::Expect::Any;
+        let expect = Expect::Any;
         test.done(Op::RemoveWorkload { tenant, name, expect });
         let claims = vec![member(test, 3, 2)];
         assert_eq!(code(&test.commit(claims)), "workload_changed", "it was removed");
@@ -178,4 +188,139 @@ fn a_change_waits_for_members_that_are_being_granted_and_they_do_not_wait_for_ea
         let claims = vec![member(&test, 2, 1)];
         assert_eq!(code(&test.commit(claims)), "workload_changed");
     }
+}
+
+#[test]
+fn a_workload_is_not_stored_for_the_first_time_under_a_member_that_is_being_granted() {
+    let server = server();
+    for isolation in Isolation::ALL {
+        let url = new_database(&server);
+        let mut test = TestLedger::postgres(&url, isolation);
+        test.node("n1", "z", "r");
+        // A member that is being granted has no row to lock, and its share of the writer lock.
+        let mut holder = raw(&url);
+        let lock = crate::postgres::WRITER_LOCK;
+        let hold = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({lock})");
+        holder.script("test", &hold).unwrap();
+        for (name, expect) in [("web", Expect::Any), ("db", Expect::Absent)] {
+            let other = url.clone();
+            let op = put_named(name, 1, expect);
+            let change = thread::spawn(move || TestLedger::postgres(&other, isolation).done(op));
+            thread::sleep(Duration::from_millis(200));
+            assert!(!change.is_finished(), "{isolation}: {name} was stored under a member");
+            holder.script("test", "COMMIT").unwrap();
+            change.join().unwrap();
+            holder.script("test", &hold).unwrap();
+        }
+        let claims = vec![member(&test, 1, 0)];
+        assert_eq!(code(&test.commit(claims)), "workload_changed");
+    }
+}
+
+#[test]
+fn a_version_never_means_two_workloads_of_one_name() {
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(put_workload(1));
+        test.done(put_workload(2));
+        let (tenant, name, expect) = (Text::from("acme"), Text::from("web"), Expect::Any);
+        test.done(Op::RemoveWorkload { tenant, name, expect });
+        test.done(put_workload(1));
+        for version in [1, 2] {
+            let claims = vec![member(test, 1, version)];
+            assert_eq!(code(&test.commit(claims)), "workload_changed", "version {version}");
+        }
+        let claims = vec![member(test, 1, 3)];
+        assert_eq!(code(&test.commit(claims)), "granted");
+        // In one transaction, too.
+        let remove = |name: &str| Op::RemoveWorkload {
+            tenant: Text::from("acme"),
+            name: Text::from(name),
+            expect: Expect::Any,
+        };
+        test.done(put_named("db", 7, Expect::Any));
+        test.all(&[remove("db"), put_named("db", 1, Expect::Absent)]);
+        let workloads = test.tables.workloads().unwrap();
+        let found: Vec<(&str, i64)> =
+            workloads.iter().map(|it| (it.name.as_str(), it.revision)).collect();
+        assert_eq!(found, [("db", 8), ("web", 3)]);
+    });
+}
+
+#[test]
+fn a_generation_never_means_two_nodes_of_one_name() {
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        test.done(Op::RemoveNode { node: NodeId::new("n1"), expect: None });
+        test.node("n1", "z", "r");
+        let claims = vec![test.planned(request(1), "n1", "z", "r")];
+        assert_eq!(code(&test.commit(claims)), "node_changed", "planned on the one before");
+        let mut planned = test.planned(request(1), "n1", "z", "r");
+        planned.node_version.constraint_gen = 2;
+        assert_eq!(code(&test.commit(vec![planned])), "granted");
+        let generations: Vec<Option<i64>> = test
+            .events()
+            .into_iter()
+            .filter_map(|event| match event.body {
+                EventBody::NodeChanged { constraint_gen, .. } => Some(Some(constraint_gen)),
+                EventBody::NodeRemoved { constraint_gen, .. } => Some(constraint_gen),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(generations, [Some(1), Some(1), Some(2)]);
+    });
+}
+
+/// An elastic instance that runs on `n1`.
+fn run_elastic(test: &mut TestLedger, instance: u128) {
+    let mut request = request(instance);
+    let amounts = |cpu_milli| Amounts { cpu_milli, memory_mib: 1024, ..Amounts::default() };
+    request.elastic = Some(Elastic::new(amounts(100), amounts(4000)));
+    let claims = vec![test.planned(request, "n1", "z", "r")];
+    granted(&test.commit(claims));
+    super::start(test, instance);
+}
+
+#[test]
+fn a_permit_by_an_older_policy_or_older_facts_of_the_node_is_decided_again() {
+    on_every_database(|test| {
+        test.node("n1", "z", "r");
+        run_elastic(test, 1);
+        let ask = |test: &mut TestLedger, policy: &str, node: Option<(&str, i64)>| {
+            let (policy, node) = (Text::from(policy), node.map(|(id, it)| (NodeId::new(id), it)));
+            let asked = PermitOperation {
+                instance: InstanceId::from_u128(1),
+                tenant: None,
+                node: None,
+                fence: None,
+                wish: PermitRequest::new(Size::new(1000, 1024)),
+                unit: Size::new(100, 128),
+                grants: Grants::Joint,
+                whole_units: false,
+                rigid_while_moving: false,
+                watermark: WatermarkRule::default(),
+                host_cpu_milli: None,
+                basis: Some(PermitBasis { policy, node }),
+            };
+            match test.one(Op::Permit(asked)) {
+                Answer::Permit(answer) => match *answer {
+                    Ok(_) => "permitted",
+                    Err(rejected) => rejected.code(),
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ask(test, "", Some(("n1", 1))), "permitted");
+        assert_eq!(ask(test, "a", Some(("n1", 1))), "policy_changed");
+        assert_eq!(ask(test, "", Some(("n1", 2))), "node_changed");
+        assert_eq!(ask(test, "", Some(("n2", 1))), "node_changed");
+        assert_eq!(ask(test, "", None), "node_changed");
+        test.done(activate("a"));
+        assert_eq!(ask(test, "", Some(("n1", 1))), "policy_changed");
+        let (node, state) = (NodeId::new("n1"), berth_engine::NodeState::Cordoned);
+        test.done(Op::SetNodeState { node, state, expect: None });
+        assert_eq!(ask(test, "a", Some(("n1", 1))), "node_changed");
+        assert_eq!(ask(test, "a", Some(("n1", 2))), "permitted");
+        test.assert_exact();
+    });
 }

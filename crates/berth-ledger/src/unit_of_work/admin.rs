@@ -6,7 +6,10 @@ use berth_engine::{
 
 use super::UnitOfWork;
 use super::limits;
-use super::rows::{ClassRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow};
+use super::rows::{
+    ClassRow, DocumentRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, generation_of,
+    removed_generation_key,
+};
 use crate::model::{
     DecisionOutcome, DecisionRecord, EventBody, Expect, Op, Outcome, Pool, Quota, Text,
     UnmetDemand, Workload,
@@ -228,7 +231,8 @@ impl UnitOfWork {
         }
         let mut room = Room::of(facts);
         room.used = old.map(|old| old.room.used).unwrap_or_default();
-        let constraint_gen = old.map_or(1, |old| old.constraint_gen + 1);
+        let first = self.removed_generation() + 1;
+        let constraint_gen = old.map_or(first, |old| old.constraint_gen + 1);
         let row = NodeRow {
             state: facts.state,
             known: facts.capacity.is_some(),
@@ -321,6 +325,8 @@ impl UnitOfWork {
                 "node {node} still has {instances} instances; drain it or release them first"
             ));
         }
+        let constraint_gen = row.constraint_gen;
+        self.raise_removed_generation(constraint_gen);
         self.rows.nodes.set(node, None);
         self.rows.facts.set(node, None);
         let classes: Vec<(NodeId, Text)> =
@@ -328,8 +334,29 @@ impl UnitOfWork {
         for key in classes.iter().filter(|key| key.0 == *node) {
             self.rows.classes.set(key, None);
         }
-        self.events.push(EventBody::NodeRemoved { node_id: node.clone() });
+        let (node_id, constraint_gen) = (node.clone(), Some(constraint_gen));
+        self.events.push(EventBody::NodeRemoved { node_id, constraint_gen });
         Outcome::Done
+    }
+
+    /// The highest generation that a node or workload had which is gone.
+    fn removed_generation(&self) -> i64 {
+        let raised = self.rows.documents.get(&removed_generation_key());
+        let raised = raised.map_or(0, |row| generation_of(&row.body));
+        raised.max(self.rows.removed_generation)
+    }
+
+    /// Notes the generation of something that is removed: what takes its name starts above it, or a
+    /// server that has read of neither would take the new one for the old.
+    fn raise_removed_generation(&mut self, generation: i64) {
+        let key = removed_generation_key();
+        let old = self.rows.documents.get(&key);
+        if old.is_some_and(|row| generation_of(&row.body) >= generation) {
+            return;
+        }
+        let rev = old.map_or(0, |row| row.rev) + 1;
+        let row = DocumentRow { rev, body: generation.to_string(), at: self.rows.now };
+        self.rows.documents.set(&key, Some(row));
     }
 
     fn put_group(&mut self, group: &Group) -> Outcome {
@@ -441,10 +468,16 @@ impl UnitOfWork {
         if self.rows.workloads.get(&key) == Some(workload) {
             return Outcome::Unchanged;
         }
+        let mut workload = workload.clone();
+        if current.is_none() {
+            // Nobody may be granting a member as if there were no workload of that name.
+            self.must_restart |= !self.exclusive;
+            workload.revision = workload.revision.max(self.removed_generation() + 1);
+        }
         self.rows.workloads.set(&key, Some(workload.clone()));
         let (tenant, name) = key;
         let revision = Some(workload.revision);
-        let workload = Some(Box::new(workload.clone()));
+        let workload = Some(Box::new(workload));
         self.events.push(EventBody::WorkloadChanged { tenant, name, revision, workload });
         Outcome::Done
     }
@@ -460,9 +493,8 @@ impl UnitOfWork {
                 format!("workload {name} of {tenant} still has instances; release them first");
             return Outcome::Impossible(why);
         }
-        if self.rows.workloads.get(&key).is_none() {
-            return Outcome::Unchanged;
-        }
+        let Some(version) = current else { return Outcome::Unchanged };
+        self.raise_removed_generation(version);
         self.rows.workloads.set(&key, None);
         let (tenant, name) = key;
         let (revision, workload) = (None, None);

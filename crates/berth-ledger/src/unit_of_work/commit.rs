@@ -14,15 +14,18 @@ impl UnitOfWork {
     /// Grants or refuses a plan, or repeats an earlier grant.
     pub(super) fn commit(&mut self, plan: &Plan) -> Answer {
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.tenant));
-        match self.rows.requests.get(&request).map(|row| (&row.answer, row.body_hash)) {
+        match self.rows.requests.get(&request) {
             None => Answer::Plan(self.decide(plan, Some(request))),
-            Some((StoredAnswer::Granted(grant), hash)) if hash == plan.body_hash => {
-                Answer::Repeated(grant.clone())
-            }
-            Some((StoredAnswer::Granted(_) | StoredAnswer::Status(_), _)) => {
-                let request_id = request.0;
-                Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused { request_id }))
-            }
+            Some(row) if row.is_ticket_of(plan) => Answer::Plan(self.decide(plan, Some(request))),
+            Some(row) => match &row.answer {
+                StoredAnswer::Granted(grant) if row.body_hash == plan.body_hash => {
+                    Answer::Repeated(grant.clone())
+                }
+                _ => {
+                    let request_id = request.0;
+                    Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused { request_id }))
+                }
+            },
         }
     }
 

@@ -525,7 +525,7 @@ impl UnitOfWork {
         let row = self.rows.requests.get(id)?;
         Some(match &row.answer {
             StoredAnswer::Status(claim_status) if row.body_hash == hash => Ok(claim_status.clone()),
-            StoredAnswer::Status(_) | StoredAnswer::Granted(_) => {
+            StoredAnswer::Status(_) | StoredAnswer::Granted(_) | StoredAnswer::Ticket { .. } => {
                 let request_id = id.0.clone();
                 Err(ClaimRejection::Refused(RefusalReason::RequestIdReused { request_id }))
             }

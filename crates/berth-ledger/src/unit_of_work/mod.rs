@@ -35,8 +35,9 @@ pub(crate) use required_keys::{
     UnlockedReadKeys, UnlockedReads, required_keys, unlocked_read_keys,
 };
 pub(crate) use rows::{
-    ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow, RequestRow, Rows,
-    StoredAnswer, TenantRow, ValueRow, VolumeRow,
+    ClassRow, DocumentRow, FactsRow, GroupRow, Keys, NodeRow, PolicyRow, PoolRow,
+    REMOVED_GENERATION, RequestRow, Rows, StoredAnswer, TenantRow, ValueRow, VolumeRow,
+    generation_of,
 };
 pub(crate) use sizes::{only_size, only_steps};
 pub(crate) use table::Change;
@@ -57,6 +58,8 @@ pub(crate) struct UnitOfWork {
     locked_groups: BTreeSet<Text>,
     /// Claims that were read before locking, so that everything they touch is locked.
     claims_read_unlocked: BTreeSet<ClaimKey>,
+    /// Whether no other writer is in progress.
+    exclusive: bool,
     /// Slots that were locked.
     locked_slots: BTreeSet<SlotKey>,
     /// Claims that had a slot before its holder, and were locked with it.
@@ -87,6 +90,7 @@ impl UnitOfWork {
             locked_domains: keys.domains.clone(),
             locked_groups: keys.whole.groups.clone(),
             claims_read_unlocked: keys.claims_read_unlocked.clone(),
+            exclusive: keys.exclusive,
             locked_slots: keys.slots.clone(),
             locked_predecessors: keys.slot_predecessors.clone(),
             receipt,

@@ -6,14 +6,14 @@
 use berth_engine::elastic::{
     Free, Permit, PermitContext, PermitDecision, Size, WatermarkRule, decide_permit,
 };
-use berth_engine::{Amounts, Room};
+use berth_engine::{Amounts, NodeId, Room};
 
 use super::UnitOfWork;
 use super::charge::charge_tenant_use;
-use super::rows::TenantRow;
+use super::rows::{NodeRow, TenantRow};
 use crate::model::{
     Bounds, Claim, ClaimKey, ClaimRejection, ClaimState, EventBody, Guard, PermitAnswer,
-    PermitOperation, RefusalReason, Spec, Text,
+    PermitBasis, PermitOperation, RefusalReason, Spec, Text,
 };
 
 type PermitResult = Result<PermitAnswer, ClaimRejection>;
@@ -44,6 +44,10 @@ impl UnitOfWork {
         let Some(row) = self.rows.nodes.get(&claim.node) else {
             return Err(ClaimRejection::NoClaim(key));
         };
+        if let Some(basis) = &ask.basis {
+            self.check_permit_basis(basis, &claim.node, row)
+                .map_err(|guard| ClaimRejection::Guard(Box::new(guard)))?;
+        }
         let target = self.rows.claims.get(&ClaimKey::target(ask.instance));
         let moving_to = target.filter(|it| is_held_for_migration(it)).map(|it| it.node.clone());
         let terms = PermitContext {
@@ -64,6 +68,25 @@ impl UnitOfWork {
         }
         let decided = decide_permit(permit, &ask.wish, &terms)?;
         Ok(self.record_permit(&claim, permit, decided, moving_to))
+    }
+
+    /// The rules that a permit is decided by are those of the policy in force, and of the node as it is.
+    fn check_permit_basis(
+        &self,
+        basis: &PermitBasis,
+        node: &NodeId,
+        row: &NodeRow,
+    ) -> Result<(), Guard> {
+        self.check_policy(&basis.policy)?;
+        let planned_gen = match &basis.node {
+            Some((known, generation)) if known == node => *generation,
+            // It was elsewhere, or is not known there at all.
+            _ => 0,
+        };
+        if row.constraint_gen == planned_gen {
+            return Ok(());
+        }
+        Err(Guard::Changed { now: row.now(node), planned_gen })
     }
 
     /// Charges the decided size, and logs an event if it changed.

@@ -22,7 +22,7 @@ impl UnitOfWork {
     pub(super) fn preempt(&mut self, preempt: &Preempt) -> Answer {
         let plan = &preempt.plan;
         let request = (Text::clone(&plan.request_id), Text::clone(&plan.tenant));
-        if self.rows.requests.get(&request).is_some() {
+        if self.rows.requests.get(&request).is_some_and(|row| !row.is_ticket_of(plan)) {
             return self.commit(plan);
         }
         let events = self.events.len();

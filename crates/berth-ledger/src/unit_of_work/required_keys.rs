@@ -6,10 +6,10 @@ use berth_engine::NodeId;
 use berth_engine::affinity::Topology;
 use rustc_hash::FxHashMap;
 
-use super::rows::{Keys, domain_of};
+use super::rows::{Keys, domain_of, removed_generation_key};
 use crate::model::{
-    Assumptions, AvailabilityGuard, Claim, ClaimKey, Op, Plan, PlannedClaim, Preempt, Release,
-    Role, Text,
+    Assumptions, AvailabilityGuard, Claim, ClaimKey, Expect, Op, Plan, PlannedClaim, Preempt,
+    Release, Role, Text,
 };
 
 /// What must be read without locks to know what to lock.
@@ -112,8 +112,10 @@ impl Keys {
     fn add(&mut self, op: &Op, unlocked: &UnlockedReads, check_repeats: bool) {
         match op {
             Op::Commit(plan) | Op::DryRun(plan, _) => {
-                if check_repeats {
+                if check_repeats || plan.has_ticket {
                     self.requests.insert((plan.request_id.clone(), plan.tenant.clone()));
+                }
+                if check_repeats {
                     self.claims.extend(plan.claims.iter().map(|claim| claim.key));
                 }
                 for claim in &plan.claims {
@@ -170,6 +172,12 @@ impl Keys {
                 }
             }
             Op::Reap(node) => drop(self.nodes.insert(node.clone())),
+            Op::PutWorkload { expect, .. } => {
+                // Members that were planned without it have no row to lock. Whether it is new is found
+                // out the second time, unless the caller says so.
+                self.exclusive |= check_repeats || *expect == Expect::Absent;
+                self.add_administration(op);
+            }
             _ => self.add_administration(op),
         }
     }
@@ -246,11 +254,13 @@ impl Keys {
             Op::PutWorkload { workload, .. } => {
                 let key = (workload.tenant.as_str(), workload.name.as_str());
                 self.workloads.insert((Text::from(key.0), Text::from(key.1)));
+                self.removed_generation = true;
             }
             Op::SetScheduling(scheduling) => drop(self.documents.insert(scheduling.document())),
             Op::RemoveWorkload { tenant, name, .. } => {
                 self.workloads.insert((tenant.clone(), name.clone()));
                 self.workloads_in_use.insert((tenant.clone(), name.clone()));
+                self.documents.insert(removed_generation_key());
                 self.exclusive = true;
             }
             Op::PutSecrets { tenant, env, .. } => {
@@ -273,6 +283,11 @@ impl Keys {
     }
 
     fn add_node_administration(&mut self, op: &Op) {
+        self.removed_generation |=
+            matches!(op, Op::PutNode { .. } | Op::ChangeFacts { create: Some(_), .. });
+        if matches!(op, Op::RemoveNode { .. }) {
+            self.documents.insert(removed_generation_key());
+        }
         match op {
             Op::PutNode { facts, .. } => {
                 self.nodes.insert(facts.id.clone());

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::table::Table;
 use crate::model::{
-    Claim, ClaimKey, ClaimStatus, Grant, Micros, NodeSnapshot, Pool, Quota, QuotaUse, SlotKey,
-    TenantRemoval, TenantUse, Text, UnmetDemand, Workload,
+    Claim, ClaimKey, ClaimStatus, Grant, Micros, NodeSnapshot, Plan, Pool, Quota, QuotaUse,
+    SlotKey, TenantRemoval, TenantUse, Text, UnmetDemand, Workload,
 };
 
 /// Everything a guard reads of a node.
@@ -141,6 +141,12 @@ pub(crate) enum StoredAnswer {
     Granted(Grant),
     #[serde(rename = "stands")]
     Status(ClaimStatus),
+    /// It waits under a ticket, or did until that was closed.
+    Ticket {
+        /// The ticket as it was closed; absent while it has a document of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        closed: Option<String>,
+    },
 }
 
 impl StoredAnswer {
@@ -148,7 +154,7 @@ impl StoredAnswer {
     pub(crate) fn text(&self) -> Result<String, serde_json::Error> {
         match self {
             Self::Granted(grant) => Ok(crate::model::granted_answer(grant)),
-            Self::Status(_) => serde_json::to_string(self),
+            Self::Status(_) | Self::Ticket { .. } => serde_json::to_string(self),
         }
     }
 }
@@ -158,6 +164,14 @@ pub(crate) struct RequestRow {
     pub(crate) body_hash: [u8; 16],
     pub(crate) answer: StoredAnswer,
     pub(crate) at: Micros,
+}
+
+impl RequestRow {
+    /// Whether it is only the ticket of this very request: a grant takes its place.
+    pub(crate) fn is_ticket_of(&self, plan: &Plan) -> bool {
+        matches!(self.answer, StoredAnswer::Ticket { .. })
+            && plan.request_hash == Some(self.body_hash)
+    }
 }
 
 /// A request's id and tenant.
@@ -219,6 +233,8 @@ pub(crate) struct Rows {
     pub(crate) policies: Table<Text, PolicyRow>,
     /// The policy in force when the transaction began.
     pub(crate) active_policy: Option<Text>,
+    /// The highest generation that a removed node or workload had, where that was asked.
+    pub(crate) removed_generation: i64,
     /// Versions of workloads that are only read.
     pub(crate) workload_versions: BTreeMap<WorkloadKey, i64>,
     pub(crate) demand: Table<String, UnmetDemand>,
@@ -377,6 +393,22 @@ pub(crate) struct Keys {
     pub(crate) workloads_in_use: BTreeSet<(Text, Text)>,
     /// Tenants of which it must be known whether they hold anything.
     pub(crate) tenants_in_use: BTreeSet<Text>,
+    /// Whether the generations of what was removed matter, since something may be added.
+    pub(crate) removed_generation: bool,
     /// No other writer may be in progress: some count is taken over claims that no lock covers.
     pub(crate) exclusive: bool,
+}
+
+/// Kind and id of the document with the highest generation that any removed node or workload had. What
+/// is added starts above it, so that a generation never means two things.
+pub(crate) const REMOVED_GENERATION: (&str, &str) = ("generation", "removed");
+
+/// The generation in that document.
+pub(crate) fn generation_of(body: &str) -> i64 {
+    body.parse().unwrap_or(0)
+}
+
+/// The key of that document.
+pub(crate) fn removed_generation_key() -> (Text, Text) {
+    (Text::from(REMOVED_GENERATION.0), Text::from(REMOVED_GENERATION.1))
 }

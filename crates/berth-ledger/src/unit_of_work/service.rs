@@ -3,7 +3,7 @@
 use berth_engine::limits::table;
 
 use super::UnitOfWork;
-use super::rows::{AuditRow, DocumentRow, PolicyRow, StoredAnswer};
+use super::rows::{AuditRow, DocumentRow, PolicyRow, RequestRow, StoredAnswer};
 use crate::model::{
     Answer, Audited, ClaimKey, EventBody, Expect, Grant, IfUnanswered, Outcome, RefusalReason,
     Scheduling, Text, Verdict,
@@ -45,17 +45,37 @@ impl UnitOfWork {
         answer
     }
 
-    /// Applies an operation unless its request has been answered.
+    /// Applies an operation unless its request has been answered, and stores the ticket as its answer.
     pub(super) fn apply_unanswered(&mut self, request: &IfUnanswered) -> Answer {
         let key = (Text::clone(&request.request_id), Text::clone(&request.tenant));
-        match self.rows.requests.get(&key).map(|row| &row.answer) {
-            None => self.apply(&request.op),
-            Some(StoredAnswer::Granted(grant)) => Answer::Repeated(grant.clone()),
-            Some(StoredAnswer::Status(_)) => {
-                let request_id = key.0;
-                Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused { request_id }))
+        let ticket = request.ticket.as_ref();
+        if let Some(row) = self.rows.requests.get(&key) {
+            let is_same = ticket.is_none_or(|ticket| ticket.request_hash == row.body_hash);
+            match &row.answer {
+                StoredAnswer::Granted(grant) => return Answer::Repeated(grant.clone()),
+                StoredAnswer::Ticket { closed: None } if is_same => {}
+                StoredAnswer::Ticket { closed: Some(_) } if is_same => {
+                    return Answer::Outcome(Outcome::Stale { current: None });
+                }
+                StoredAnswer::Status(_) | StoredAnswer::Ticket { .. } => {
+                    let request_id = key.0;
+                    return Answer::Plan(Verdict::Refused(RefusalReason::RequestIdReused {
+                        request_id,
+                    }));
+                }
             }
         }
+        let answer = self.apply(&request.op);
+        if let (Answer::Outcome(Outcome::Done), Some(ticket)) = (&answer, ticket) {
+            let row = RequestRow {
+                body_hash: ticket.request_hash,
+                answer: StoredAnswer::Ticket { closed: ticket.closed.clone() },
+                at: ticket.kept_from,
+            };
+            self.rows.requests.set(&key, Some(row));
+            self.keep();
+        }
+        answer
     }
 
     pub(super) fn put_document(

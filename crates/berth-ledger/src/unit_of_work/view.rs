@@ -14,15 +14,17 @@ use crate::model::{AvailabilityGuard, ClaimState, Guard, PlannedClaim, Text};
 impl UnitOfWork {
     /// What the plan saw is what there is.
     pub(super) fn check_view(&self, planned: &PlannedClaim, tenant: &Text) -> Result<(), Guard> {
-        self.check_policy(planned)?;
+        if let Some(policy) = &planned.policy {
+            self.check_policy(policy)?;
+        }
         self.check_secrets(planned, tenant)?;
         let Some(workload) = planned.guarded_workload() else { return Ok(()) };
         let key = (Text::clone(tenant), Text::from(workload));
         self.check_workload(&key, planned.workload_version.unwrap_or(0))
     }
 
-    fn check_policy(&self, planned: &PlannedClaim) -> Result<(), Guard> {
-        let Some(policy) = &planned.policy else { return Ok(()) };
+    /// The policy in force is this one; empty stands for none.
+    pub(super) fn check_policy(&self, policy: &Text) -> Result<(), Guard> {
         // Those that were read to be changed may have changed in this transaction.
         let mut read = self.rows.policies.iter().peekable();
         let now = match read.peek() {

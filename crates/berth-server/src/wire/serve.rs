@@ -139,13 +139,10 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
         }
         PodTarget::NotFound => return Err((StatusCode::NOT_FOUND, unknown(&request))),
     };
-    let unit =
-        request.unit.unwrap_or_else(|| request.in_slots(elastic::unit_of(control, instance)));
     let by = PermitCaller {
         tenant: Some(Text::from(request.pod.namespace.as_str())),
         node: caller.node().cloned(),
         sees_nodes: false,
-        unit: Some(unit),
         any_size: true,
         rigid_while_moving: true,
     };
@@ -158,7 +155,8 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
         headroom: None,
         load: request.load,
     };
-    let permit = elastic::request_permit(control, by, instance, &wish).await;
+    let unit_of = |unit| request.unit.unwrap_or_else(|| request.in_slots(unit));
+    let permit = elastic::request_permit(control, by, instance, &wish, unit_of).await;
     let permit = permit.map_err(|error| refused(&error, &request))?;
     Ok(axum::Json(request.answer(permit.permit, permit.frozen)).into_response())
 }

@@ -44,6 +44,7 @@ fn administer(ledger: &Ledger, op: Op) {
 fn facts(id: &str) -> NodeFacts {
     let mut facts = NodeFacts::new(id, Amounts::new(16_000, 16_384).with_disk(100_000));
     facts.vmm_overhead_mib = 0;
+    (facts.zone, facts.rack) = (Some("z".to_owned()), Some("r".to_owned()));
     facts.extra.insert("gpu".to_owned(), 1);
     facts
 }
@@ -84,11 +85,16 @@ fn member(id: u128) -> PlaceRequest {
     place(request)
 }
 
-/// A node of each kind, and a workload of which two members are on-demand.
-fn workload(ledger: &Ledger) {
+/// A node of each kind.
+fn capacity_nodes(ledger: &Ledger) {
     for (id, kind) in [("o1", CapacityType::OnDemand), ("s1", CapacityType::Spot)] {
         administer(ledger, Op::put_node(NodeFacts { capacity_type: kind, ..facts(id) }));
     }
+}
+
+/// The same, and a workload of which two members are on-demand.
+fn workload(ledger: &Ledger) {
+    capacity_nodes(ledger);
     put_workload(ledger, 1, 2);
 }
 
@@ -116,6 +122,22 @@ fn with_group(id: u128) -> PlaceRequest {
     place(InstanceRequest { groups: vec!["apart".to_owned()], ..instance(id) })
 }
 
+fn put_group(ledger: &Ledger, max_per_domain: u32, topology: Topology) {
+    let group = Group {
+        id: "apart".to_owned(),
+        tenant: None,
+        kind: GroupKind::Apart,
+        strength: Strength::Hard,
+        topology,
+        max_per_domain: Some(max_per_domain),
+    };
+    administer(ledger, Op::PutGroup(group));
+}
+
+fn remove_node(ledger: &Ledger, id: &str) {
+    administer(ledger, Op::RemoveNode { node: NodeId::new(id), expect: None });
+}
+
 fn with_role(id: u128, role: &str, rule: Option<&str>) -> PlaceRequest {
     let mut request = instance(id);
     request.tags.insert("role".to_owned(), role.to_owned());
@@ -139,7 +161,8 @@ fn large(id: u128) -> PlaceRequest {
 
 /// Rows of the table, in its order.
 pub(crate) fn inputs() -> Vec<Input> {
-    [of_nodes(), of_neighbours(), of_tenants(), of_rules()].into_iter().flatten().collect()
+    let all = [of_nodes(), of_neighbours(), of_volumes(), of_pools(), of_tenants(), of_rules()];
+    all.into_iter().flatten().collect()
 }
 
 pub(crate) fn of_nodes() -> Vec<Input> {
@@ -188,6 +211,24 @@ pub(crate) fn of_nodes() -> Vec<Input> {
             request: || with_class(LATE),
             expected: ("n1", "n2"),
         },
+        Input {
+            name: "removal of the node",
+            before: two_nodes,
+            change: |first| remove_node(first.ledger(), "n1"),
+            request: plain,
+            expected: ("n1", "n2"),
+        },
+        Input {
+            name: "node removed and added again",
+            before: two_nodes,
+            change: |first| {
+                remove_node(first.ledger(), "n1");
+                let facts = NodeFacts { reserved: true, ..facts("n1") };
+                administer(first.ledger(), Op::put_node(facts));
+            },
+            request: plain,
+            expected: ("n1", "n2"),
+        },
     ]
 }
 
@@ -204,20 +245,55 @@ pub(crate) fn of_neighbours() -> Vec<Input> {
             name: "groups",
             before: |ledger| {
                 two_nodes(ledger);
-                let group = Group {
-                    id: "apart".to_owned(),
-                    tenant: None,
-                    kind: GroupKind::Apart,
-                    strength: Strength::Hard,
-                    topology: Topology::Node,
-                    max_per_domain: None,
-                };
-                administer(ledger, Op::PutGroup(group));
+                put_group(ledger, 1, Topology::Node);
             },
             change: |first| grant(first, with_group(1)),
             request: || with_group(LATE),
             expected: ("n1", "n2"),
         },
+        Input {
+            name: "rules of the group",
+            before: |ledger| {
+                two_nodes(ledger);
+                put_group(ledger, 2, Topology::Node);
+            },
+            change: |first| {
+                grant(first, with_group(1));
+                put_group(first.ledger(), 1, Topology::Node);
+            },
+            request: || with_group(LATE),
+            expected: ("n1", "n2"),
+        },
+        Input {
+            name: "removal of the group",
+            before: |ledger| {
+                two_nodes(ledger);
+                put_group(ledger, 1, Topology::Node);
+            },
+            change: |first| administer(first.ledger(), Op::RemoveGroup(Text::from("apart"))),
+            request: || with_group(LATE),
+            expected: ("n1", "unknown_group"),
+        },
+        Input {
+            name: "group removed and defined again",
+            before: |ledger| {
+                two_nodes(ledger);
+                put_group(ledger, 1, Topology::Node);
+            },
+            change: |first| {
+                administer(first.ledger(), Op::RemoveGroup(Text::from("apart")));
+                put_group(first.ledger(), 1, Topology::Rack);
+                // Both nodes are in one rack.
+                grant(first, with_group(1));
+            },
+            request: || with_group(LATE),
+            expected: ("n1", "group_no_node"),
+        },
+    ]
+}
+
+pub(crate) fn of_volumes() -> Vec<Input> {
+    vec![
         Input {
             name: "volumes",
             before: |ledger| {
@@ -244,7 +320,7 @@ pub(crate) fn of_neighbours() -> Vec<Input> {
     ]
 }
 
-pub(crate) fn of_tenants() -> Vec<Input> {
+pub(crate) fn of_pools() -> Vec<Input> {
     vec![
         Input {
             name: "pools",
@@ -258,8 +334,51 @@ pub(crate) fn of_tenants() -> Vec<Input> {
             expected: ("n1", "pool_exhausted"),
         },
         Input {
+            name: "range and owner of the pool",
+            before: |ledger| {
+                two_nodes(ledger);
+                administer(ledger, Op::PutPool(Pool::parse("ports", "1000-1001").unwrap()));
+            },
+            change: |first| {
+                let pool = Pool::parse("ports", "1000-1001").unwrap();
+                let pool = Pool { tenant: Some(Text::from("other")), ..pool };
+                administer(first.ledger(), Op::PutPool(pool));
+            },
+            request: || with_pool(LATE),
+            expected: ("n1", "unknown_pool"),
+        },
+        Input {
+            name: "removal of the pool",
+            before: |ledger| {
+                two_nodes(ledger);
+                administer(ledger, Op::PutPool(Pool::parse("ports", "1000-1001").unwrap()));
+            },
+            change: |first| administer(first.ledger(), Op::RemovePool(Text::from("ports"))),
+            request: || with_pool(LATE),
+            expected: ("n1", "unknown_pool"),
+        },
+    ]
+}
+
+pub(crate) fn of_tenants() -> Vec<Input> {
+    vec![
+        Input {
             name: "quota of the tenant",
             before: two_nodes,
+            change: |first| {
+                let quota = Quota { instances: Some(0), ..Quota::default() };
+                administer(first.ledger(), Op::PutQuota { tenant: Text::from(TENANT), quota });
+            },
+            request: plain,
+            expected: ("n1", "quota_exceeded"),
+        },
+        Input {
+            name: "changed quota of the tenant",
+            before: |ledger| {
+                two_nodes(ledger);
+                let quota = Quota { instances: Some(5), ..Quota::default() };
+                administer(ledger, Op::PutQuota { tenant: Text::from(TENANT), quota });
+            },
             change: |first| {
                 let quota = Quota { instances: Some(0), ..Quota::default() };
                 administer(first.ledger(), Op::PutQuota { tenant: Text::from(TENANT), quota });
@@ -323,6 +442,25 @@ pub(crate) fn of_rules() -> Vec<Input> {
             change: |first| put_workload(first.ledger(), 2, 0),
             request: || member(LATE),
             expected: ("o1 in slot 0", "s1 in slot 0"),
+        },
+        Input {
+            name: "workload removed and stored again",
+            before: workload,
+            change: |first| {
+                let (tenant, name) = (Text::from(TENANT), Text::from("web"));
+                let expect = Expect::Any;
+                administer(first.ledger(), Op::RemoveWorkload { tenant, name, expect });
+                put_workload(first.ledger(), 1, 0);
+            },
+            request: || member(LATE),
+            expected: ("o1 in slot 0", "s1 in slot 0"),
+        },
+        Input {
+            name: "workload stored for the first time",
+            before: capacity_nodes,
+            change: |first| put_workload(first.ledger(), 1, 0),
+            request: || member(LATE),
+            expected: ("o1", "s1 in slot 0"),
         },
         Input {
             name: "slots of the workload",

@@ -10,5 +10,6 @@
 mod common;
 
 mod inputs;
+mod permits;
 mod servers;
 mod table;

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use crate::common::{Server, TENANT};
 
 /// Two servers, of which the second has read the log when it started and then only when it must.
-struct TwoServers {
-    first: Server,
-    late: Server,
-    token: String,
-    postgres: TempPostgres,
+pub(crate) struct TwoServers {
+    pub(crate) first: Server,
+    pub(crate) late: Server,
+    pub(crate) token: String,
+    pub(crate) postgres: TempPostgres,
 }
 
 impl TwoServers {
     /// The second one starts when `before` has been stored through the first.
-    async fn start(before: impl AsyncFn(&Server, &str)) -> Self {
+    pub(crate) async fn start(before: impl AsyncFn(&Server, &str)) -> Self {
         let postgres = TempPostgres::start(berth_pgtemp::Options::quick()).unwrap();
         let backend = Backend::Postgres(postgres.url());
         let first = Server::start_with(|options| options.backend = backend.clone()).await;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
-use berth_engine::{Policy, Timestamp};
+use berth_engine::{InvalidRequest, Policy, Timestamp};
 use berth_ledger::{Backend, Ledger};
 use berth_pgtemp::TempPostgres;
 
-use crate::inputs::{inputs, of_neighbours, of_nodes, of_rules, of_tenants};
+use crate::inputs::{inputs, of_neighbours, of_nodes, of_pools, of_rules, of_tenants, of_volumes};
 
 /// Longer than any test takes: the log is read only when something asks for it.
 const LATE: Duration = Duration::from_secs(3600);
@@ -50,6 +50,7 @@ fn in_short(placer: &Placer, answer: &PlaceAnswer) -> String {
         }
         PlaceAnswer::NoRoom(refusals) => refusals[0].code.to_string(),
         PlaceAnswer::Refused(by, _) => by.code().to_owned(),
+        PlaceAnswer::Invalid(InvalidRequest::UnknownGroup { .. }) => "unknown_group".to_owned(),
         other => format!("{other:?}"),
     }
 }
@@ -66,7 +67,8 @@ fn documented() -> Vec<String> {
 
 #[test]
 fn every_input_in_the_documents_is_tried_here() {
-    let tried: Vec<&str> = inputs().iter().map(|input| input.name).collect();
+    let of_placements = inputs().into_iter().map(|input| input.name);
+    let tried: Vec<&str> = of_placements.chain(crate::permits::INPUTS).collect();
     assert_eq!(documented(), tried);
 }
 
@@ -100,10 +102,12 @@ fn a_late_server_does_not_grant_by_what_a_node_was() {
 #[test]
 fn a_late_server_does_not_grant_by_what_neighbours_were() {
     walk(&of_neighbours());
+    walk(&of_volumes());
 }
 
 #[test]
 fn a_late_server_does_not_grant_by_what_a_tenant_had() {
+    walk(&of_pools());
     walk(&of_tenants());
 }
 

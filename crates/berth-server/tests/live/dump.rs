@@ -7,7 +7,7 @@ use berth_control::debug::{
     ClassDump, Dump, Invariant, PoolValueDump, SlotDump, StoredRecord, TicketDump, check, take,
 };
 use berth_engine::elastic::Size;
-use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp};
+use berth_engine::{Amounts, InstanceId, InstanceRequest, NodeId, NodeState, Timestamp, Volume};
 use berth_ledger::{ClaimKey, Expect, Job, Op, Release, Role as ClaimRole, SlotKey, Text};
 use serde_json::json;
 
@@ -196,6 +196,14 @@ fn record_tamperings() -> Vec<(Invariant, Tamper)> {
             });
             let record = serde_json::from_value(record).unwrap();
             dump.volume_moves.push(StoredRecord { id: "v".to_owned(), revision: 1, record });
+        }),
+        (I::VolumeMark, |dump| {
+            dump.volume_marks.insert("v".to_owned(), NodeId::new("n2"));
+        }),
+        (I::VolumeHolder, |dump| {
+            let (id, home) = ("v".to_owned(), NodeId::new("n1"));
+            let attached_to = Some(InstanceId::from_u128(7));
+            dump.volumes.push(Volume { id, tenant: None, home, attached_to });
         }),
     ]
 }

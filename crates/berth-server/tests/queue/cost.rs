@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::{PlaceRequest, Role, Ticket, TicketState};
 use berth_control::state::TicketRecord;
+use berth_faults::{Fixture, Proxy};
 use berth_ledger::{Backend, Expect, Job, Ledger, Op, Options, Text};
 use uuid::Uuid;
 
@@ -141,6 +142,39 @@ async fn a_ticket_far_back_has_no_place_but_in_lists() {
     let expected: Vec<serde_json::Value> = (1..=1201).map(serde_json::Value::from).collect();
     assert_eq!(positions, expected);
     server.stop().await;
+}
+
+/// Prints how many waiting requests a second are granted when there is room for all of them, with the
+/// database so far away. Run it with
+/// `cargo nextest run --test queue --run-ignored all --no-capture grants_per_second`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+#[allow(clippy::disallowed_methods, reason = "a measurement")]
+async fn grants_per_second() {
+    const WAITING: usize = 100;
+    for one_way in [Duration::ZERO, Duration::from_millis(50)] {
+        let fixture = Fixture::postgres(berth_pgtemp::Options::quick()).unwrap();
+        let (proxy, backend) = Proxy::to_database(&fixture.url()).unwrap();
+        let server = Server::start_with(|options| options.backend = backend).await;
+        let token = server.token(Role::Operator).await;
+        for number in 0..WAITING {
+            let tenant = format!("tenant-{}", number % TENANTS);
+            let request = waiting_request(&tenant, &format!("r-{number}"), 64);
+            server.post(&token, "/v1/placements", &request).await.expect(202);
+        }
+        proxy.delay(one_way);
+        let began = Instant::now();
+        server.add_node("n1").await;
+        while server.control.queue.waiting() > 0 {
+            assert!(began.elapsed() < Duration::from_secs(300));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let (took, ms) = (began.elapsed(), one_way.as_millis());
+        let rate = 1000 * WAITING as u128 / took.as_millis().max(1);
+        println!("{ms} ms each way: {rate} grants/s ({WAITING} in {took:?})");
+        proxy.delay(Duration::ZERO);
+        server.stop().await;
+    }
 }
 
 /// Prints how many requests a second can be queued while others wait. Run it with

@@ -9,6 +9,7 @@ mod common;
 mod cost;
 mod fences;
 mod kill;
+mod order;
 mod request_ids;
 
 use serde_json::{Value, json};

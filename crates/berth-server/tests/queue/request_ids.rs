@@ -210,3 +210,141 @@ async fn the_answer_stays_the_same_over_restarts_and_after_the_end() {
     }
     server.stop().await;
 }
+
+/// A server that follows late, when one has a ticket for more than is free, and there is room for less.
+async fn with_ticket_elsewhere(check: impl AsyncFn(&TwoServers, (&str, &str), &Value)) {
+    let servers = TwoServers::start(Duration::from_secs(3600)).await;
+    let TwoServers { first, late, .. } = &servers;
+    let (one, other) = (first.token(Role::Operator).await, late.token(Role::Operator).await);
+    let half = json!({"tenant": "full", "lease_s": 3600, "request_id": "half",
+        "instances": [{"resources": {"memory_mib": WHOLE_NODE_MIB / 2}}]});
+    let placed = first.post(&one, "/v1/placements", &half).await.expect(201).json();
+    let ticket = waiting_request("acme", "a", WHOLE_NODE_MIB);
+    let ticket = first.post(&one, "/v1/placements", &ticket).await.expect(202).json();
+    check(&servers, (&one, &other), &ticket).await;
+    // What was acknowledged is granted, whatever was asked for under its id meanwhile.
+    free(first, &one, &text(&placed["instances"][0]["instance"])).await;
+    wait_for_state(first, &one, &text(&ticket["id"]), "granted").await;
+}
+
+fn at_once(request_id: &str, memory_mib: u32, mode: &str) -> Value {
+    let mut request = waiting_request("acme", request_id, memory_mib);
+    (request["mode"], request["wait_s"]) = (json!(mode), Value::Null);
+    if mode == "at_least" {
+        request["at_least"] = json!(1);
+    }
+    request
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_server_grants_nothing_else_under_the_id_of_a_ticket_in_any_mode() {
+    with_ticket_elsewhere(async |servers, (_, token), _| {
+        for mode in ["all_or_nothing", "best_effort", "at_least", "wait"] {
+            let other = match mode {
+                "wait" => waiting_request("acme", "a", 4096),
+                _ => at_once("a", 4096, mode),
+            };
+            let answer = servers.late.post(token, "/v1/placements", &other).await;
+            answer.problem(422, REUSED);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_server_preempts_under_the_id_of_a_ticket() {
+    with_ticket_elsewhere(async |servers, (one, other), _| {
+        let apply = json!({"request": at_once("a", 4096, "all_or_nothing")});
+        for (server, token) in [(&servers.first, one), (&servers.late, other)] {
+            let answer = server.post(token, "/v1/placements/preemption/apply", &apply).await;
+            answer.problem(422, REUSED);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_server_gives_the_ticket_of_another_and_the_end_it_came_to() {
+    with_ticket_elsewhere(async |servers, (one, other), ticket| {
+        let request = waiting_request("acme", "a", WHOLE_NODE_MIB);
+        let again = servers.late.post(other, "/v1/placements", &request).await.expect(202).json();
+        assert_eq!(again["id"], ticket["id"]);
+        let small = waiting_request("acme", "b", WHOLE_NODE_MIB);
+        let small = servers.first.post(one, "/v1/placements", &small).await.expect(202).json();
+        let path = format!("/v1/queue/{}", text(&small["id"]));
+        servers.first.delete(one, &path).await.expect(204);
+        let small = waiting_request("acme", "b", WHOLE_NODE_MIB);
+        let again = servers.late.post(other, "/v1/placements", &small).await.expect(202).json();
+        assert_eq!(again["state"], "cancelled", "{again}");
+    })
+    .await;
+}
+
+/// As if tickets had been closed two hours ago.
+fn age_tickets(path: &Path) {
+    let ledger = rusqlite::Connection::open(path).unwrap();
+    let sql = "SELECT id, body FROM document WHERE kind = 'ticket'";
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let tickets: Vec<(String, String)> =
+        ledger.prepare(sql).unwrap().query_map([], row).unwrap().map(Result::unwrap).collect();
+    assert!(!tickets.is_empty());
+    for (id, body) in tickets {
+        let mut body: Value = serde_json::from_str(&body).unwrap();
+        let deadline = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(2);
+        body["ticket"]["deadline"] = json!(deadline.to_string());
+        let sql = "UPDATE document SET body = ?2 WHERE kind = 'ticket' AND id = ?1";
+        assert_eq!(ledger.execute(sql, (id, body.to_string())).unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_answer_stays_the_same_when_the_ticket_itself_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let server = reopen(&path).await;
+    let token = server.token(Role::Operator).await;
+    server.add_node("n1").await;
+    let full = fill(&server, &token).await;
+    let mut tickets = Vec::new();
+    for id in ["granted", "cancelled", "expired"] {
+        let mut request = waiting_request("acme", id, 4096);
+        request["wait_s"] = json!(if id == "expired" { 1 } else { 600 });
+        let ticket = server.post(&token, "/v1/placements", &request).await.expect(202).json();
+        tickets.push((id, request, text(&ticket["id"])));
+    }
+    server.delete(&token, &format!("/v1/queue/{}", tickets[1].2)).await.expect(204);
+    wait_for_state(&server, &token, &tickets[2].2, "expired").await;
+    free(&server, &token, &full).await;
+    let granted = wait_for_state(&server, &token, &tickets[0].2, "granted").await;
+    server.stop().await;
+    age_tickets(&path);
+
+    let server = reopen(&path).await;
+    for (_, _, ticket) in &tickets {
+        let path = format!("/v1/queue/{ticket}");
+        crate::common::wait_until("the ticket is forgotten", async || {
+            server.get(&token, &path).await.status == 404
+        })
+        .await;
+    }
+    // Twice, since an answer must not depend on having been asked for.
+    for _ in 0..2 {
+        for (id, request, ticket) in &tickets {
+            let reply = server.post(&token, "/v1/placements", request).await;
+            if *id == "granted" {
+                let again = reply.expect(201).json();
+                assert_eq!(again["instances"], granted["placed"]["instances"]);
+                continue;
+            }
+            let again = reply.expect(202).json();
+            assert_eq!((&again["id"], &again["state"]), (&json!(ticket), &json!(id)));
+            assert_eq!(again["request"]["request_id"], json!(id));
+        }
+    }
+    for (id, _, _) in &tickets {
+        for other in [waiting_request("acme", id, 1), at_once(id, 1, "all_or_nothing")] {
+            server.post(&token, "/v1/placements", &other).await.problem(422, REUSED);
+        }
+    }
+    server.stop().await;
+}

@@ -26,7 +26,7 @@ pub(crate) enum Tokens {
     /// List tokens, without their secrets.
     #[command(visible_alias = "ls", after_help = "Example:\n  berth tokens list")]
     List(ListArgs),
-    /// Revoke tokens, immediately and on every server.
+    /// Revoke tokens: immediately on this server, on others as soon as they read of it.
     #[command(after_help = "Example:\n  berth tokens revoke 0123456789abcdef")]
     Revoke(NameArgs<Token>),
 }

@@ -155,4 +155,18 @@ fn volumes(context: &CheckContext<'_>, report: &mut CheckReport) {
             report.must(Invariant::VolumeAttached, &subject, what, found, claim.instance);
         }
     }
+    let held = context.dump.claims.iter().flat_map(|claim| {
+        let volumes = claim.ties.iter().flat_map(|ties| &ties.volumes);
+        volumes.map(|volume| (&**volume, claim.instance))
+    });
+    let held: BTreeSet<(&str, InstanceId)> = held.collect();
+    for (volume, instance) in attached {
+        let Some(instance) = instance.filter(|instance| !held.contains(&(volume, *instance)))
+        else {
+            continue;
+        };
+        let (subject, what) = (format!("volume {volume}"), "what it is attached to");
+        let expected = "nothing, or an instance that holds it";
+        report.must(Invariant::VolumeHolder, &subject, what, instance, expected);
+    }
 }

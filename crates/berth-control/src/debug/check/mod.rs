@@ -75,6 +75,10 @@ pub enum Invariant {
     DrainRecord,
     /// A volume that moves is there, and lives on the node that it leaves or on the one it goes to.
     VolumeMoveRecord,
+    /// A volume that is attached to an instance is held by it.
+    VolumeHolder,
+    /// A volume that nobody may begin to use is on the way that its open move says.
+    VolumeMark,
 }
 
 impl Invariant {
@@ -109,11 +113,13 @@ impl Invariant {
             Self::TicketRecord => "ticket_record",
             Self::DrainRecord => "drain_record",
             Self::VolumeMoveRecord => "volume_move_record",
+            Self::VolumeHolder => "volume_holder",
+            Self::VolumeMark => "volume_mark",
         }
     }
 
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::PolicyReadable,
         Self::NodeUsed,
         Self::CatalogueUsed,
@@ -141,6 +147,8 @@ impl Invariant {
         Self::TicketRecord,
         Self::DrainRecord,
         Self::VolumeMoveRecord,
+        Self::VolumeHolder,
+        Self::VolumeMark,
     ];
 }
 

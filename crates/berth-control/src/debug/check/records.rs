@@ -12,6 +12,7 @@ pub(super) fn check(dump: &Dump, report: &mut CheckReport) {
     tickets(dump, report);
     drains(dump, report);
     volume_moves(dump, report);
+    volume_marks(dump, report);
 }
 
 fn tickets(dump: &Dump, report: &mut CheckReport) {
@@ -63,5 +64,18 @@ fn volume_moves(dump: &Dump, report: &mut CheckReport) {
             }
             None => report.must(rule, &subject, "the volume", "not there", "there"),
         }
+    }
+}
+
+/// The mark of the last copy is set and taken away together with the record of the move.
+fn volume_marks(dump: &Dump, report: &mut CheckReport) {
+    let open = dump.volume_moves.iter().filter(|stored| stored.record.is_open());
+    let open: BTreeMap<&str, &str> =
+        open.map(|stored| (stored.id.as_str(), stored.record.to.as_str())).collect();
+    for (volume, to) in &dump.volume_marks {
+        let subject = format!("volume {volume}");
+        let what = "where it is on its way to";
+        let expected = open.get(volume.as_str()).copied().unwrap_or("nowhere: no move is open");
+        report.must(Invariant::VolumeMark, &subject, what, to, expected);
     }
 }

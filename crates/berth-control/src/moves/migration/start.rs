@@ -186,10 +186,35 @@ pub(super) async fn hold_target(
     id: &str,
     seen: &StoredMigration,
 ) -> ControlResult<()> {
+    for tries_left in (0..HOLD_TRIES).rev() {
+        let Some(error) = try_hold(control, id, seen).await? else { return Ok(()) };
+        let Some(code) = CHANGED.iter().find(|code| tries_left > 0 && **code == error.code())
+        else {
+            return fail(control, id, seen, error.detail(), true).await.map(drop);
+        };
+        // Decided by an older view: what has changed is in the log.
+        control.metrics.conflict(code);
+        control.placer.catch_up().await;
+    }
+    Ok(())
+}
+
+/// How often a target is planned again because something it was checked by had changed.
+const HOLD_TRIES: usize = 4;
+
+/// Codes of guards that say so.
+const CHANGED: [&str; 3] = ["node_changed", "policy_changed", "rules_changed"];
+
+/// Holds the target, unless that was done or the migration is over. Returns why it cannot be held.
+async fn try_hold(
+    control: &Arc<ControlPlane>,
+    id: &str,
+    seen: &StoredMigration,
+) -> ControlResult<Option<ControlError>> {
     let record = &seen.value;
     // Held already, or over.
     if record.state != MigrationState::Planned {
-        return Ok(());
+        return Ok(None);
     }
     let claim = control.catalog.read().claims.get(&ClaimKey::primary(record.instance)).cloned();
     let planned = match claim {
@@ -198,16 +223,14 @@ pub(super) async fn hold_target(
     };
     let to = match planned {
         Ok(planned) => planned,
-        Err(error) => return fail(control, id, seen, error.detail(), true).await.map(drop),
+        Err(error) => return Ok(Some(error)),
     };
     let next = record.in_state(MigrationState::TargetHeld, control.now());
     let hold = Op::Hold(Box::new(Hold { fence: record.fence, to }));
     let document = document(id, &next, Expect::Revision(seen.revision))?;
     match commit(control, id, Some(hold), document).await? {
-        CommitOutcome::Done | CommitOutcome::Stale => Ok(()),
-        CommitOutcome::Rejected(error) => {
-            fail(control, id, seen, error.detail(), true).await.map(drop)
-        }
+        CommitOutcome::Done | CommitOutcome::Stale => Ok(None),
+        CommitOutcome::Rejected(error) => Ok(Some(error)),
     }
 }
 

@@ -129,13 +129,18 @@ fn insert(claim: &Claim, batch: &mut Batch) -> Result<(), Fault> {
 }
 
 pub(super) fn requests(rows: &Rows, calls: &mut Vec<Call>) -> Result<(), Fault> {
-    let mut added = Batch::of("request");
+    let (mut added, mut changed) = (Batch::of("request"), Batch::of("request"));
     for change in rows.requests.changes() {
         let Some(row) = change.now else { continue };
         let answer = row.answer.text()?;
         let (id, tenant) = (&*change.key.0, &*change.key.1);
-        added.push(cells![id, tenant, row.body_hash, answer, row.at.0])?;
+        // Only a ticket gives way to another answer.
+        let batch = if change.before.is_none() { &mut added } else { &mut changed };
+        batch.push(cells![id, tenant, row.body_hash, answer, row.at.0])?;
     }
+    let sql = "UPDATE request AS t SET body_hash = u.body_hash, answer = u.answer, at = u.at \
+         FROM {u} WHERE t.request_id = u.request_id AND t.owner = u.owner";
+    calls.extend(changed.guarded("request", sql));
     calls.extend(added.insert("request", ""));
     Ok(())
 }

@@ -42,7 +42,9 @@ async fn ask(
     Json(request): Json<AskPermit>,
 ) -> ApiResult<axum::Json<Permit>> {
     let by = permit_caller(&control, &caller);
-    Ok(axum::Json(elastic::request_permit(&control, by, InstanceId(instance), &request).await?))
+    let (instance, unit_of) = (InstanceId(instance), |unit| unit);
+    let permit = elastic::request_permit(&control, by, instance, &request, unit_of).await?;
+    Ok(axum::Json(permit))
 }
 
 /// An agent asks for what is on its node; others may ask for any instance.

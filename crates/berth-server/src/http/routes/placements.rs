@@ -72,6 +72,7 @@ async fn place(
             let ticket = ticket.ok_or_else(|| ApiError::not_found("waiting request", &id))?;
             Ok(waiting(ticket))
         }
+        Outcome::Closed(ticket) => Ok(waiting(*ticket)),
     }
 }
 
