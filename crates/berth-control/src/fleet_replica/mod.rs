@@ -159,6 +159,7 @@ impl FleetReplica {
         }
         let name = claim.name.as_deref();
         self.place(id, name, &claim.spec, &claim.node, Some(claim.amounts))?;
+        self.note_replaced(id);
         self.note_leaving(claim.key, claim.state);
         Ok(())
     }
@@ -172,6 +173,14 @@ impl FleetReplica {
         }
         if key.role == Role::MigrationTarget {
             fleet.set_leaving(engine_id(ClaimKey::primary(key.instance)), true);
+        }
+    }
+
+    /// Notes that an instance has a slot of a stored workload: its reconciler would replace it, so its
+    /// release is not proposed either.
+    fn note_replaced(&mut self, id: InstanceId) {
+        if self.slots.has(id) {
+            self.engine.fleet_mut().set_replaced(id, true);
         }
     }
 
@@ -339,6 +348,7 @@ impl FleetReplica {
         self.assign_slot(id, allocated);
         if let Some(at) = self.engine.fleet().node_of(id) {
             if *at == allocated.node_id {
+                self.note_replaced(id);
                 return Ok(());
             }
             self.engine.fleet_mut().release(id);
@@ -348,6 +358,7 @@ impl FleetReplica {
         };
         let name = allocated.name.as_deref();
         self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))?;
+        self.note_replaced(id);
         self.note_leaving(key, allocated.state);
         Ok(())
     }

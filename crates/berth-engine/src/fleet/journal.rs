@@ -21,6 +21,8 @@ pub enum FleetChange {
     Release(InstanceId),
     /// [`Fleet::set_leaving`].
     SetLeaving(InstanceId, bool),
+    /// [`Fleet::set_replaced`].
+    SetReplaced(InstanceId, bool),
     /// [`Fleet::resize`].
     Resize(InstanceId, Amounts),
     /// [`Fleet::add_node`].
@@ -95,6 +97,7 @@ impl Fleet {
             FleetChange::Claim(request, node) => drop(self.claim(request, node)),
             FleetChange::Release(id) => drop(self.release(*id)),
             FleetChange::SetLeaving(id, leaving) => self.set_leaving(*id, *leaving),
+            FleetChange::SetReplaced(id, replaced) => self.set_replaced(*id, *replaced),
             FleetChange::Resize(id, resources) => _ = self.resize(*id, *resources),
             FleetChange::AddNode(facts) => drop(self.add_node(facts)),
             FleetChange::RemoveNode(node) => _ = self.remove_node(node),

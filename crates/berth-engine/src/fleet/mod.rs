@@ -175,13 +175,11 @@ impl Fleet {
     }
 
     /// Instances that a tenant could release to have less, by id, each with what it is charged: none
-    /// that is going already, and none of a workload, which would be replaced.
+    /// that is going already, and none that would be replaced.
     #[must_use]
     pub fn releasable_instances(&self, tenant: &str) -> Vec<(InstanceId, Amounts)> {
         let Some(tenant) = self.texts.find(tenant) else { return Vec::new() };
-        let is_free = |row: &&InstanceRow| {
-            row.tenant == tenant && row.workload.is_none() && !self.is_leaving(row.id)
-        };
+        let is_free = |row: &&InstanceRow| row.tenant == tenant && self.is_releasable(row);
         let rows = self.instances.iter().filter(is_free);
         let mut found: Vec<_> = rows.map(|row| (row.id, row.resources)).collect();
         found.sort_unstable_by_key(|(id, _)| *id);
@@ -285,6 +283,21 @@ impl Fleet {
 
     pub(crate) fn is_leaving(&self, id: InstanceId) -> bool {
         self.leaving.contains(&id)
+    }
+
+    /// States that another instance would take this one's place at once if it were released, as with a
+    /// member of a workload. Its release is never proposed: it would bring no room.
+    pub fn set_replaced(&mut self, id: InstanceId, replaced: bool) {
+        let Some(number) = self.instances_by_id.find(id, &self.instances) else { return };
+        if let Some(row) = self.instances[number as usize].as_mut() {
+            row.host.set_replaced(replaced);
+            self.journal.record(|| FleetChange::SetReplaced(id, replaced));
+        }
+    }
+
+    /// Whether the release of an instance would bring the room that it has.
+    pub(crate) fn is_releasable(&self, row: &InstanceRow) -> bool {
+        !row.host.is_replaced() && !self.is_leaving(row.id)
     }
 
     /// States whether environments of this name have a current bundle of secrets, unless their

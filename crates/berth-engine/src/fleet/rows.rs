@@ -203,13 +203,15 @@ pub(crate) struct RareAttributes {
     pub(crate) volumes: Vec<Symbol>,
 }
 
-/// Where an instance is and whether its CPU is capped, in one word: a row has 64 bytes, and there
-/// are millions of them.
+/// Where an instance is, whether its CPU is capped, and whether it would be replaced if it were released,
+/// in one word: a row has 64 bytes, and there are millions of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host(u32);
 
 impl Host {
     const CAPPED: u32 = 1 << 31;
+    const REPLACED: u32 = 1 << 30;
+    const FLAGS: u32 = Self::CAPPED | Self::REPLACED;
 
     pub(crate) const fn new(index: NodeIndex, cpu_capped: bool) -> Self {
         Self(if cpu_capped { index.0 | Self::CAPPED } else { index.0 })
@@ -217,16 +219,25 @@ impl Host {
 
     /// The node.
     pub(crate) const fn index(self) -> NodeIndex {
-        NodeIndex(self.0 & !Self::CAPPED)
+        NodeIndex(self.0 & !Self::FLAGS)
     }
 
     pub(crate) const fn is_cpu_capped(self) -> bool {
         self.0 & Self::CAPPED != 0
     }
 
+    /// Whether another instance would take its place at once if it were released.
+    pub(crate) const fn is_replaced(self) -> bool {
+        self.0 & Self::REPLACED != 0
+    }
+
+    pub(crate) const fn set_replaced(&mut self, replaced: bool) {
+        self.0 = if replaced { self.0 | Self::REPLACED } else { self.0 & !Self::REPLACED };
+    }
+
     /// Moves the instance to another node.
     pub(crate) const fn set_index(&mut self, index: NodeIndex) {
-        *self = Self::new(index, self.is_cpu_capped());
+        self.0 = index.0 | (self.0 & Self::FLAGS);
     }
 }
 
