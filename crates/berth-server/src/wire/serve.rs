@@ -146,7 +146,8 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
         node: caller.node().cloned(),
         sees_nodes: false,
         unit: Some(unit),
-        any_size: true,
+        // Agents that are told the unit request multiples of it.
+        any_size: !request.tells_unit(),
         rigid_while_moving: true,
     };
     let wish = AskPermit {
@@ -160,7 +161,7 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
     };
     let permit = elastic::request_permit(control, by, instance, &wish).await;
     let permit = permit.map_err(|error| refused(&error, &request))?;
-    Ok(axum::Json(request.answer(permit.permit, permit.frozen)).into_response())
+    Ok(axum::Json(request.answer(permit.permit, permit.frozen, unit)).into_response())
 }
 
 fn unknown(request: &Request) -> String {
