@@ -25,6 +25,7 @@ mod optional_kinds;
 mod policy_watch;
 mod queue;
 mod relief;
+mod simulated_day;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,7 @@ use messages::{Action, Message, SyncStatus};
 pub use messages::{Counts, DebugState, DrainRecord, DrainState};
 use metrics::Metrics;
 use queue::Moment;
+pub use simulated_day::{SimulatedDayError, simulate_elastic_day};
 
 /// Messages that may wait for the core before senders have to wait.
 pub(crate) const INBOX_CAPACITY: usize = 8_192;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_engine::Timestamp;
-use berth_engine::elastic::PermitRequest;
+use berth_engine::elastic::{Account, PermitRequest};
 use tokio::sync::oneshot;
 
 use super::SchedulerCore;
@@ -226,6 +226,11 @@ impl SchedulerCore {
             }
         };
         self.policy_notice = Some(PolicyNotice { config_map, uid, result });
+    }
+
+    /// The account of a node.
+    pub(crate) fn account(&self, node: &str, now: Moment) -> Option<Account> {
+        self.cluster.account_by_name(node, now.date.0)
     }
 
     /// Everything that is known and decided.
