@@ -204,10 +204,11 @@ impl Request {
         self.tells_unit
     }
 
-    /// The machine's load in thousandths.
+    /// The machine's load in thousandths: only its order matters.
     #[must_use]
+    #[allow(clippy::float_arithmetic, reason = "agents send decimals; it ends here")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in range")]
     pub fn load_milli(&self) -> Option<u32> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10^9")]
         self.load.map(|load| (load * 1000.0) as u32)
     }
 
