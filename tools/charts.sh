@@ -81,7 +81,8 @@ rendered --set scheduler.wire.enabled=true --set scheduler.wire.tokenSecret=agen
 has '--wire-listen=0.0.0.0:10299'
 has '--wire-token-file=/etc/berth-wire/token'
 has 'secretName: agents'
-has '--policy=/etc/berth/policy.toml'
+has '--policy-config-map=berth-scheduler'
+has 'name = "mine"'
 rendered --set metrics.podMonitor.enabled=true --set metrics.prometheusRule.enabled=true --set metrics.prometheusRule.labels.release=prom
 has 'kind: PodMonitor'
 has 'alert: BerthSchedulerNoLeader'

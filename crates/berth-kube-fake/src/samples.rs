@@ -38,6 +38,13 @@ pub fn virtual_machine_definition() -> Value {
     definition("vm.neon.tech", "VirtualMachine", "virtualmachines", &json!({ "status": {} }))
 }
 
+/// The definition of `virtualmachinemigrations.vm.neon.tech`: with a status.
+#[must_use]
+pub fn virtual_machine_migration_definition() -> Value {
+    let (kind, plural) = ("VirtualMachineMigration", "virtualmachinemigrations");
+    definition("vm.neon.tech", kind, plural, &json!({ "status": {} }))
+}
+
 /// `podgroups.scheduling.k8s.io` as Kubernetes 1.36 serves them: with a status.
 #[must_use]
 pub fn pod_group_definition() -> Value {

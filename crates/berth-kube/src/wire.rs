@@ -18,13 +18,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use berth_api::wire::WireRequest;
-use berth_engine::elastic::{PermitDecision, PermitRequest, Size};
+use berth_engine::elastic::{PermitRequest, Size};
 use subtle::ConstantTimeEq as _;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::permits::PermitError;
+use crate::cluster::elastic::permits::{AgentRequest, PermitError, PermitReply};
 use crate::cluster::pod::Key;
 use crate::http_server::{self, Limits};
 
@@ -83,12 +83,10 @@ fn tokens_of(text: &str) -> impl Iterator<Item = &str> {
 pub struct PermitCall {
     /// The pod of the virtual machine.
     pub pod: Key,
-    /// The requested size.
-    pub request: PermitRequest,
-    /// The compute unit of its agent, if it has one.
-    pub unit: Option<Size>,
+    /// What its agent asks.
+    pub asked: AgentRequest,
     /// Where the reply goes; dropped without one: this replica must not decide now.
-    pub reply: oneshot::Sender<Result<PermitDecision, PermitError>>,
+    pub reply: oneshot::Sender<Result<PermitReply, PermitError>>,
 }
 
 /// Serves until stopped. The receiver of `calls` decides.
@@ -155,18 +153,32 @@ async fn request_permit(
     })?;
     let read = WireRequest::read(&body, SLOT_MIB).map_err(bad)?;
     let pod = Key::new(&read.pod.namespace, &read.pod.name);
-    let request =
-        PermitRequest { last_permit: read.last_permit, ..PermitRequest::new(read.wanted) };
+    let request = PermitRequest {
+        last_permit: read.last_permit,
+        load_milli: read.load_milli(),
+        ..PermitRequest::new(read.wanted)
+    };
+    // What one CPU and one MiB become in the amounts that the agent can count.
+    let countable = read.in_slots(Size::new(1, 1));
+    let asked = AgentRequest {
+        unit_of_memory_mib: countable.memory_mib,
+        unit_of_cpu_milli: countable.cpu_milli,
+        whole_units: read.tells_unit(),
+        ..AgentRequest::new(request, read.unit)
+    };
     let (reply, answer) = oneshot::channel();
     let not_ready = || {
         let message = "this scheduler is not the leader, or has not listed the cluster yet; retry";
         (StatusCode::INTERNAL_SERVER_ERROR, message.to_owned())
     };
-    let call = PermitCall { pod, request, unit: read.unit, reply };
+    let call = PermitCall { pod, asked, reply };
     calls.send(call).await.map_err(|_| not_ready())?;
     match answer.await.map_err(|_| not_ready())? {
-        Ok(decided) => Ok(read.answer(decided.permit.granted, false).to_string()),
+        Ok(reply) => Ok(read.answer(reply.granted, reply.moving, reply.unit).to_string()),
         Err(error @ PermitError::Unknown(_)) => Err((StatusCode::NOT_FOUND, error.to_string())),
+        Err(error @ PermitError::NotStored { .. }) => {
+            Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+        }
         Err(error) => Err(bad(error.to_string())),
     }
 }

@@ -94,6 +94,9 @@ pub struct MigrationSettings {
     /// How long agents have for a migration before it counts as failed.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31536000))]
     pub timeout_s: u32,
+    /// Kubernetes only: whether pods that cannot migrate, but can be resized in place, are evicted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub evict: bool,
 }
 
 impl Default for MigrationSettings {
@@ -105,6 +108,7 @@ impl Default for MigrationSettings {
             cooldown_s: 600,
             backoff_s: 60,
             timeout_s: 3600,
+            evict: false,
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 45] = [
+const KEYS: [(&str, &str, &str); 46] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
@@ -102,6 +102,11 @@ const KEYS: [(&str, &str, &str); 45] = [
         "how long an instance rests after a failed migration; twice as long each time",
     ),
     ("elastic.migration.timeout_s", "", "how long agents have for a migration"),
+    (
+        "elastic.migration.evict",
+        "`true`, `false`",
+        "Kubernetes: whether pods that are resized in place are evicted from nodes under pressure",
+    ),
     ("defaults.cpu_ratio_permille", "", "how often the CPU of nodes may be promised"),
     ("defaults.vmm_overhead_mib", "", "memory that hypervisors take for each instance"),
     ("defaults.reserved_memory_mib", "", "memory that hosts keep for themselves"),
@@ -157,6 +162,7 @@ fn defaults() -> Vec<(String, Value)> {
     if let Ok(elastic) = serde_json::to_value(ElasticSettings::default()) {
         flatten("elastic".to_owned(), elastic, &mut found);
     }
+    found.push(("elastic.migration.evict".to_owned(), false.into()));
     found.push(("filters.cpu_ceiling_permille".to_owned(), Value::Null));
     let load_age = ScoreOptions::default().load_max_age_s;
     found.push(("options.load_max_age_s".to_owned(), load_age.into()));

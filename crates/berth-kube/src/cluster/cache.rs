@@ -9,6 +9,8 @@ use berth_ledger::invariant;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 
+use super::elastic::account::node_elastic;
+use super::elastic::source;
 use super::engine_types;
 use super::node::Node;
 use super::observed_pod::ObservedPod;
@@ -19,14 +21,27 @@ use super::pod_store::{PodEntry, PodState};
 use super::resources::Resources;
 use super::selector::Labels;
 use super::volumes::Volumes;
-use super::{Cluster, outcome, vm};
+use super::{Cluster, outcome};
 
 impl Cluster {
     /// Adds or updates a node.
     pub fn put_node(&mut self, node: &core::Node) {
-        let node = Node::read(node);
+        let node = self.with_policy_reserve(Node::read(node));
+        self.put_read_node(node, false);
+    }
+
+    /// Reads all nodes again after a change of the policy.
+    pub(super) fn apply_policy_to_nodes(&mut self) {
+        let nodes: Vec<Node> = self.nodes.present().map(|(_, it)| it.node.clone()).collect();
+        for node in nodes {
+            let node = self.with_policy_reserve(node);
+            self.put_read_node(node, true);
+        }
+    }
+
+    fn put_read_node(&mut self, node: Node, is_policy_new: bool) {
         let known = self.nodes.index_of(&node.name).and_then(|index| self.nodes.get(index));
-        if known.is_some_and(|known| !known.deleted && known.node == node) {
+        if !is_policy_new && known.is_some_and(|known| !known.deleted && known.node == node) {
             return;
         }
         let name = Arc::clone(&node.name);
@@ -52,7 +67,8 @@ impl Cluster {
             }
         }
         self.topologies.set_node(index, Some(&node.labels));
-        self.nodes.put(index, node);
+        let elastic = node_elastic(self.settings.policy.elastic(), &node);
+        self.nodes.put(index, node, elastic);
         if old.is_some() && moved {
             self.recount(index, CountChange::Add);
         }
@@ -84,6 +100,7 @@ impl Cluster {
     /// Adds or updates a pod, and returns its state.
     pub fn put_pod(&mut self, pod: &ObservedPod) -> PodState {
         let pod = Arc::new(Pod::read(pod));
+        let (uid, is_machine) = (Arc::clone(&pod.uid), pod.vm.is_some());
         // A pod with the same name and another uid: the deletion of the older one was not reported.
         if let Some(other) = self.pods.by_name(&pod.key).map(|it| Arc::clone(&it.pod.uid))
             && other != pod.uid
@@ -96,6 +113,9 @@ impl Cluster {
             Some(known) if known.pod.same_filter_fields(&pod) => self.update_pod(pod),
             Some(_) => self.replace_pod(pod),
         };
+        if state == PodState::Pending && is_machine {
+            self.nominate_migration_target(&uid);
+        }
         self.purge_deleted_nodes();
         state
     }
@@ -229,14 +249,16 @@ impl Cluster {
         if let Some(set) = self.affinity.set(pod_terms.set) {
             self.spreads.add_set(pod_terms.set, set);
         }
-        let permit = self.initial_permit(&pod);
-        let requested = vm::charge(&pod, permit.as_ref());
+        let permit = self.refreshed_permit(&pod, None);
+        self.elastic.in_use |= permit.is_some();
+        let requested = source::charge(&pod, permit.as_ref());
         let uid = Arc::clone(&pod.uid);
         let (assigned, reserved, nominated) = (None, false, None);
         self.pods.insert(PodEntry {
             pod,
             requested,
             permit,
+            permit_write: false,
             pod_terms,
             assigned,
             reserved,
@@ -259,7 +281,7 @@ impl Cluster {
             self.clear_nomination(&uid);
         }
         if found {
-            self.set_permit(&uid, self.initial_permit(&pod));
+            self.set_permit(&uid, self.refreshed_permit(&pod, None));
         }
         self.reconcile_assignment(&uid)
     }
@@ -269,12 +291,16 @@ impl Cluster {
         let uid = Arc::clone(&pod.uid);
         let (index, reserved) =
             self.pods.get(&uid).map_or((None, false), |it| (it.assigned, it.reserved));
-        let permit = self.pods.get(&uid).and_then(|it| it.permit);
+        let known = self.pods.get(&uid).map(|it| (it.permit, it.permit_write));
+        let (permit, permit_write) = known.unwrap_or_default();
         let same = |it: &&PodEntry| it.pod.nominated_node == pod.nominated_node && !pod.deleting;
         let nominated = self.pods.get(&uid).filter(same).and_then(|it| it.nominated.clone());
         self.delete_pod(&uid);
         self.add_pod(pod);
         if permit.is_some() {
+            self.pods.get_mut(&uid).into_iter().for_each(|it| it.permit_write = permit_write);
+            let current = self.pods.get(&uid).map(|it| Arc::clone(&it.pod));
+            let permit = current.and_then(|pod| self.refreshed_permit(&pod, permit));
             self.set_permit(&uid, permit);
         }
         if let Some(node) = nominated {

@@ -8,6 +8,7 @@
 mod cache;
 mod declared_features;
 pub mod disruption_budgets;
+pub mod elastic;
 mod eligibility;
 mod engine_types;
 mod explain;
@@ -17,7 +18,6 @@ pub mod node;
 mod node_store;
 pub mod observed_pod;
 pub mod outcome;
-pub mod permits;
 pub mod pod;
 mod pod_affinity;
 pub mod pod_groups;
@@ -33,7 +33,6 @@ mod tests;
 mod ties;
 mod topology;
 mod topology_spread;
-pub mod vm;
 pub mod volumes;
 
 use std::collections::BTreeMap;
@@ -43,6 +42,7 @@ use berth_engine::{Engine, Policy};
 use rustc_hash::FxHashMap;
 
 use disruption_budgets::Budgets;
+use elastic::ElasticObjects;
 use eligibility::EligibilityCache;
 use node_store::NodeStore;
 use pod_affinity::AffinityIndex;
@@ -50,7 +50,6 @@ use pod_groups::PodGroups;
 use pod_store::PodStore;
 use topology::Topologies;
 use topology_spread::SpreadIndex;
-use vm::Vms;
 use volumes::Volumes;
 
 pub use pod_store::PodState;
@@ -90,7 +89,7 @@ pub struct Cluster {
     spreads: SpreadIndex,
     volumes: Volumes,
     budgets: Budgets,
-    vms: Vms,
+    elastic: ElasticObjects,
     groups: PodGroups,
     /// Pods that are nominated to a node, by the node's name.
     nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
@@ -123,7 +122,7 @@ impl Cluster {
             spreads: SpreadIndex::default(),
             volumes: Volumes::default(),
             budgets: Budgets::default(),
-            vms: Vms::default(),
+            elastic: ElasticObjects::default(),
             groups: PodGroups::default(),
             nominations: FxHashMap::default(),
             priorities: BTreeMap::new(),
@@ -139,7 +138,14 @@ impl Cluster {
     pub fn set_policy(&mut self, policy: Policy) {
         self.engine.set_policy(policy.clone());
         self.settings.policy = policy;
+        self.apply_policy_to_nodes();
         self.mark_changed();
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.settings.policy
     }
 
     /// Records a change that may make an unschedulable pod schedulable.

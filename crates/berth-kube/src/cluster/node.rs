@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use berth_engine::elastic::Size;
 use k8s_openapi::api::core::v1 as core;
+use serde::Serialize;
 
 use super::quantity;
 use super::resources::{ResourceList, Resources};
@@ -37,6 +39,21 @@ impl std::fmt::Display for Taint {
     }
 }
 
+/// CPU and memory: millicores and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct CpuAndMemory {
+    /// Millicores.
+    pub cpu_milli: i64,
+    /// Bytes.
+    pub memory: i64,
+}
+
+impl CpuAndMemory {
+    fn of(resources: &Resources) -> Self {
+        Self { cpu_milli: resources.cpu_milli, memory: resources.memory }
+    }
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -48,7 +65,11 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// Whether it is cordoned.
     pub unschedulable: bool,
-    /// Resources for pods.
+    /// What the node has.
+    pub capacity: CpuAndMemory,
+    /// What of it the node reports to be for pods.
+    pub reported: CpuAndMemory,
+    /// Resources for pods: what it reports, less what the policy keeps for the system.
     pub allocatable: Resources,
     /// The maximum number of pods.
     pub max_pods: i64,
@@ -67,7 +88,15 @@ impl Node {
         let stated = status.and_then(|it| it.allocatable.as_ref().or(it.capacity.as_ref()));
         let pods = |stated: &ResourceList| stated.get("pods").and_then(quantity::to_units);
         let images = status.and_then(|it| it.images.as_ref()).into_iter().flatten();
+        let allocatable = stated.map(Resources::read).unwrap_or_default();
+        let capacity = status.and_then(|it| it.capacity.as_ref()).map(Resources::read);
+        let has = |of: fn(&Resources) -> i64| capacity.as_ref().map_or(0, of).max(of(&allocatable));
         Self {
+            capacity: CpuAndMemory {
+                cpu_milli: has(|it| it.cpu_milli),
+                memory: has(|it| it.memory),
+            },
+            reported: CpuAndMemory::of(&allocatable),
             name: node.metadata.name.as_deref().unwrap_or_default().into(),
             labels: Arc::new(node.metadata.labels.clone().unwrap_or_default()),
             taints: spec
@@ -77,12 +106,21 @@ impl Node {
                 .filter_map(read_taint)
                 .collect(),
             unschedulable: spec.and_then(|it| it.unschedulable).unwrap_or(false),
-            allocatable: stated.map(Resources::read).unwrap_or_default(),
+            allocatable,
             // A node that does not report a maximum is not ready yet: it takes none.
             max_pods: stated.and_then(pods).unwrap_or(0),
             images: images.flat_map(|it| it.names.clone().unwrap_or_default()).collect(),
             features: status.and_then(|it| it.declared_features.clone()).unwrap_or_default(),
         }
+    }
+
+    /// Keeps at least this much of its capacity for the system.
+    pub fn keep_for_system(&mut self, system: Size) {
+        let (cpu, memory) = (i64::from(system.cpu_milli), i64::from(system.memory_mib) << 20);
+        let left = |capacity: i64, kept: i64| capacity.saturating_sub(kept).max(0);
+        self.allocatable.cpu_milli =
+            self.reported.cpu_milli.min(left(self.capacity.cpu_milli, cpu));
+        self.allocatable.memory = self.reported.memory.min(left(self.capacity.memory, memory));
     }
 
     /// Whether labels, taints, cordon and declared features are the same.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_engine::elastic::NodeElastic;
 use rustc_hash::FxHashMap;
 
 use super::node::{Effect, Node, Taint};
@@ -24,6 +25,8 @@ pub(super) struct NodeEntry {
     pub(super) pods: Vec<Arc<str>>,
     /// Host ports in use.
     pub(super) ports: Vec<Port>,
+    /// What the policy says of it.
+    pub(super) elastic: NodeElastic,
     /// Whether the node object was deleted while pods are still accounted on it.
     pub(super) deleted: bool,
 }
@@ -32,15 +35,16 @@ pub(super) struct NodeEntry {
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 impl NodeEntry {
-    fn new(node: Node) -> Self {
+    fn new(node: Node, elastic: NodeElastic) -> Self {
         let taints = taints(&node);
         let (used, pods, ports) = (Resources::default(), Vec::new(), Vec::new());
         let name_hash = ties::name_hash(&node.name);
-        Self { node, name_hash, taints, used, pods, ports, deleted: false }
+        Self { node, name_hash, taints, used, pods, ports, elastic, deleted: false }
     }
 
-    fn update(&mut self, node: Node) {
+    fn update(&mut self, node: Node, elastic: NodeElastic) {
         self.taints = taints(&node);
+        self.elastic = elastic;
         self.node = node;
         self.deleted = false;
     }
@@ -83,6 +87,11 @@ impl NodeStore {
         self.all.get(index)?.as_ref()
     }
 
+    /// The slot of an index, which may be empty; `None`: there are no more.
+    pub(super) fn slot(&self, index: usize) -> Option<Option<&NodeEntry>> {
+        self.all.get(index).map(Option::as_ref)
+    }
+
     /// The node at an index, to change its account.
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut NodeEntry> {
         self.all.get_mut(index)?.as_mut()
@@ -116,7 +125,7 @@ impl NodeStore {
     }
 
     /// Sets the node at an index.
-    pub(super) fn put(&mut self, index: usize, node: Node) {
+    pub(super) fn put(&mut self, index: usize, node: Node, elastic: NodeElastic) {
         if index >= self.all.len() {
             self.all.resize(index + 1, None);
         }
@@ -124,11 +133,11 @@ impl NodeStore {
         let same = match &mut self.all[index] {
             Some(entry) => {
                 let same = !entry.deleted && entry.node.same_facts(&node);
-                entry.update(node);
+                entry.update(node, elastic);
                 same
             }
             empty => {
-                *empty = Some(NodeEntry::new(node));
+                *empty = Some(NodeEntry::new(node, elastic));
                 false
             }
         };

@@ -10,6 +10,7 @@ use rustc_hash::FxHasher;
 use uuid::Uuid;
 
 use super::declared_features;
+use super::elastic::resizable::ResizablePod;
 use super::node::Toleration;
 use super::observed_pod::ObservedPod;
 use super::pod_groups::{self, GroupRef};
@@ -219,6 +220,8 @@ pub struct Pod {
     pub image: Option<String>,
     /// The virtual machine that it runs.
     pub vm: Option<String>,
+    /// Its bounds, if it can be resized in place; the text if they are invalid.
+    pub elastic: Option<Result<ResizablePod, String>>,
     /// Fields of its spec that are unknown and may constrain scheduling.
     pub unknown_fields: Vec<String>,
     /// Its creation time, in seconds.
@@ -271,6 +274,7 @@ impl Pod {
             gang: gang(observed),
             image: spec.containers.first().and_then(|it| it.image.clone()),
             vm: labels.get(VM_NAME).cloned(),
+            elastic: ResizablePod::read(pod),
             unknown_fields: observed.unknown_fields.clone(),
             created: seconds(meta.creation_timestamp.as_ref()).unwrap_or(0),
             started: seconds(status.and_then(|it| it.start_time.as_ref())),
@@ -302,6 +306,7 @@ impl Pod {
             && self.node_requirements == other.node_requirements
             && self.ports == other.ports
             && self.vm == other.vm
+            && self.elastic == other.elastic
             && self.gang == other.gang
             && self.deleting == other.deleting
     }

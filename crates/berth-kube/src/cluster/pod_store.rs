@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use berth_engine::elastic::Permit;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 use super::pod::{Key, Pod};
 use super::pod_affinity::PodTerms;
@@ -16,8 +17,10 @@ pub(super) struct PodEntry {
     pub(super) pod: Arc<Pod>,
     /// The resources it is charged: its requests, or what its virtual machine uses.
     pub(super) requested: Resources,
-    /// How large its virtual machine may be, if it runs a known one.
+    /// How large it may be, if it is elastic.
     pub(super) permit: Option<Permit>,
+    /// Whether a permit is being written: it counts as the larger one until then.
+    pub(super) permit_write: bool,
     /// Its affinity terms.
     pub(super) pod_terms: PodTerms,
     /// The index of the node that it is accounted on.
@@ -29,7 +32,8 @@ pub(super) struct PodEntry {
 }
 
 /// The state of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PodState {
     /// It waits for a node.
     Pending,

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::Serialize;
 
 use super::quantity;
 
 /// An amount of each resource. Resources that are not listed are zero.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Resources {
     /// Millicores.
     pub cpu_milli: i64,
@@ -209,9 +210,17 @@ fn apply_pod_requests(mut sum: Resources, stated: &core::ResourceRequirements) -
     sum
 }
 
-fn container_requests(container: &core::Container) -> Resources {
+/// What a container requests; limits count where there is no request.
+#[must_use]
+pub fn container_requests(container: &core::Container) -> Resources {
     let Some(stated) = &container.resources else { return Resources::default() };
     Resources::read(&requests_or_limits(stated.requests.as_ref(), stated.limits.as_ref()))
+}
+
+/// What a container of a pod counts with: more than it requests while it is resized in place.
+#[must_use]
+pub fn current_requests(pod: &core::Pod, container: &core::Container) -> Resources {
+    with_status(pod, container, container_requests(container))
 }
 
 /// Requests, and limits where there is no request.

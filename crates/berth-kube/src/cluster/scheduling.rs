@@ -202,7 +202,7 @@ impl Cluster {
     ) -> Result<PreparedPod<'a>, FilterFailure> {
         let pod = &entry.pod;
         if let (MissingRequests::Refuse, Some((container, what)), None) =
-            (self.settings.missing_requests, &pod.requests.undeclared, self.vms.of(pod))
+            (self.settings.missing_requests, &pod.requests.undeclared, self.vm_of(pod))
         {
             let text = format!(
                 "container {container} declares neither a request nor a limit for {what}, and this \

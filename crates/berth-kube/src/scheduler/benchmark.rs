@@ -148,7 +148,12 @@ impl ApiServerStub {
             | Action::ClearNomination { .. }
             | Action::Cordon { .. }
             | Action::Evict { .. }
-            | Action::WriteDrainStatus(_) => {}
+            | Action::WriteDrainStatus(_)
+            | Action::StorePermit(_)
+            | Action::Migrate { .. }
+            | Action::EvictForPressure(_)
+            | Action::DeleteMigration { .. }
+            | Action::NotifyPolicy(_) => {}
         }
     }
 

@@ -23,6 +23,8 @@ type Inbox = mpsc::Sender<Message>;
 pub(super) fn router(inbox: Inbox) -> Router {
     Router::new()
         .route("/v1/state", get(get_state))
+        .route("/debug/state", get(get_debug_state))
+        .route("/v1/debug/state", get(get_debug_state))
         .route("/v1/pods/{namespace}/{name}/explain", get(explain_pod))
         .with_state(inbox)
 }
@@ -31,6 +33,17 @@ async fn get_state(State(inbox): State<Inbox>) -> Response {
     match query_core(&inbox, Query::Counts).await {
         Some(counts) => json(&serde_json::json!(counts)),
         None => unavailable(),
+    }
+}
+
+/// Everything that is known and decided. It is put into text here, so that the core only copies it.
+async fn get_debug_state(State(inbox): State<Inbox>) -> Response {
+    let Some(state) = query_core(&inbox, Query::DebugState).await else { return unavailable() };
+    let written = tokio::task::spawn_blocking(move || serde_json::to_string(&state)).await;
+    match written {
+        Ok(Ok(text)) => ([(CONTENT_TYPE, "application/json")], text + "\n").into_response(),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(_) => unavailable(),
     }
 }
 

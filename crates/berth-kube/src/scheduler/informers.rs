@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message};
 use super::metrics::Metrics;
-use super::optional_kinds::{OPTIONAL_KINDS, POD_GROUPS, VMS, WORKLOADS};
+use super::optional_kinds::{OPTIONAL_KINDS, POD_GROUPS, VM_MIGRATIONS, VMS, WORKLOADS};
 use crate::cluster::pod::Key;
 use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
 /// The kinds that must be listed before anything is scheduled.
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "nodes",
     "pods",
     "namespaces",
@@ -34,6 +34,7 @@ pub(crate) const KINDS: [&str; 13] = [
     "csidrivers",
     "csistoragecapacities",
     VMS,
+    VM_MIGRATIONS,
     POD_GROUPS,
     WORKLOADS,
 ];
@@ -54,7 +55,7 @@ impl Informers {
     /// Starts the informers of all kinds.
     pub(crate) fn start(self) {
         let [nodes, pods, namespaces, budgets, claims, volumes, classes, csi_nodes, ..] = KINDS;
-        let [.., csi_drivers, csi_capacities, _, _, _] = KINDS;
+        let [.., csi_drivers, csi_capacities, _, _, _, _] = KINDS;
         self.spawn_informer(nodes, Change::Node, |key, _| Change::NodeDeleted(key));
         self.spawn_informer(pods, Change::Pod, Change::PodDeleted);
         self.spawn_informer(namespaces, Change::Namespace, |key, _| Change::NamespaceDeleted(key));
@@ -127,7 +128,7 @@ impl Informers {
         }
     }
 
-    fn record_watch_error(&self, kind: &'static str, error: &watcher::Error) {
+    pub(super) fn record_watch_error(&self, kind: &'static str, error: &watcher::Error) {
         self.metrics.record_watch_restart(kind);
         match error {
             watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
@@ -140,7 +141,7 @@ impl Informers {
 
 /// Whether a cluster may not serve the kind.
 fn is_optional(kind: &str) -> bool {
-    matches!(kind, VMS | POD_GROUPS | WORKLOADS)
+    matches!(kind, VMS | VM_MIGRATIONS | POD_GROUPS | WORKLOADS)
 }
 
 /// Whether the kind is not defined.

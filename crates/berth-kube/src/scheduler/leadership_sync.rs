@@ -1,16 +1,17 @@
-//! Follows leadership. A new leader first lists all pods, so that it does not schedule a pod that the
-//! previous leader has bound.
+//! Follows leadership. A new leader first lists all virtual machines and pods, so that it neither schedules a
+//! pod that the previous leader has bound, nor forgets a permit that it granted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
 use rustc_hash::FxHashSet;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message, SyncStatus};
+use super::optional_kinds::VIRTUAL_MACHINES;
 use crate::cluster::observed_pod::ObservedPod;
 use crate::leader_election::Leadership;
 use crate::watch::parse_version;
@@ -61,14 +62,39 @@ impl LeadershipSync {
                 return false;
             }
             if self.sync_status.unsynced_kinds().is_empty() {
-                match self.relist_pods().await {
+                match self.relist().await {
                     Ok(()) => return leadership.is_leader(),
                     Err(error) => {
-                        tracing::warn!(%error, "failed to list pods after becoming leader; retrying");
+                        tracing::warn!(%error, "failed to list pods and virtual machines after becoming leader; retrying");
                     }
                 }
             }
             tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+
+    async fn relist(&self) -> Result<(), kube::Error> {
+        self.relist_vms().await?;
+        self.relist_pods().await
+    }
+
+    /// Lists all virtual machines: the previous leader may have stored permits that the watch has not
+    /// shown yet.
+    async fn relist_vms(&self) -> Result<(), kube::Error> {
+        let Some(resource) = VIRTUAL_MACHINES.discover(&self.client).await? else { return Ok(()) };
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let mut token = None;
+        loop {
+            let params =
+                ListParams { limit: Some(PAGE_SIZE), continue_token: token, ..Default::default() };
+            let page = api.list(&params).await?;
+            for vm in page.items {
+                self.send(Message::Change(VIRTUAL_MACHINES.change(&vm))).await;
+            }
+            token = page.metadata.continue_.filter(|it| !it.is_empty());
+            if token.is_none() {
+                return Ok(());
+            }
         }
     }
 

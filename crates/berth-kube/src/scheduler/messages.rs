@@ -2,9 +2,10 @@
 //!
 //! Plain data: the lowest layer of the scheduler, without I/O.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_engine::Policy;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1 as storage;
@@ -12,6 +13,9 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::cluster::elastic::permits::PermitWrite;
+use crate::cluster::elastic::relief::Leaver;
+use crate::cluster::elastic::state::ClusterState;
 use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
@@ -43,6 +47,10 @@ pub(crate) enum Change {
     CsiCapacityDeleted(Key),
     Vm(Box<serde_json::Value>),
     VmDeleted(Key),
+    Migration(Box<serde_json::Value>),
+    MigrationDeleted(Key),
+    /// Whether the cluster serves migrations.
+    MigrationsServed(bool),
     Group(GroupKind, Box<serde_json::Value>),
     GroupDeleted(GroupKind, Key),
 }
@@ -65,8 +73,10 @@ pub(crate) enum Message {
     ActionCompleted(ActionResult),
     /// A read-only question.
     Query(Query),
-    /// The agent of a virtual machine asks for another size.
+    /// The agent of an elastic pod asks for another size.
     PermitRequested(PermitCall),
+    /// The ConfigMap with the policy was read.
+    PolicyObserved(Box<ObservedPolicy>),
     /// Stop the loop.
     Stop,
 }
@@ -87,6 +97,40 @@ pub(crate) enum ActionResult {
     Preempted { uid: Arc<str>, done: bool },
     /// The answer to an eviction.
     Evicted { uid: Arc<str>, outcome: EvictionOutcome },
+    /// A permit was stored, or not.
+    PermitWritten { uid: Arc<str>, result: PermitWriteResult },
+    /// A pod began to leave a node under pressure, or did not.
+    DepartureStarted { uid: Arc<str>, result: Result<(), String> },
+}
+
+/// What became of the write of a permit.
+#[derive(Debug)]
+pub(crate) enum PermitWriteResult {
+    /// It is stored on this machine, or in the spec of this pod.
+    StoredOnVm(Box<serde_json::Value>),
+    StoredInPod(Box<ObservedPod>),
+    /// It is certainly not stored.
+    NotStored(String),
+    /// Nobody knows.
+    Unknown(String),
+}
+
+/// A policy from a ConfigMap.
+#[derive(Debug)]
+pub(crate) struct ObservedPolicy {
+    pub(crate) config_map: Key,
+    pub(crate) uid: Arc<str>,
+    /// The policy, or why it is invalid.
+    pub(crate) policy: Result<Policy, String>,
+}
+
+/// What became of a policy, for an event of its ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyNotice {
+    pub(crate) config_map: Key,
+    pub(crate) uid: Arc<str>,
+    /// The name of the policy that is in use now, or why the new one is not.
+    pub(crate) result: Result<String, String>,
 }
 
 /// The answer to an eviction.
@@ -107,6 +151,36 @@ pub(crate) enum Query {
     Explain(Key, oneshot::Sender<Option<PodExplanation>>),
     /// Numbers of nodes, pods and queue entries.
     Counts(oneshot::Sender<Counts>),
+    /// Everything that is known and decided.
+    DebugState(oneshot::Sender<Box<DebugState>>),
+}
+
+/// Everything that the scheduler knows and decides by, as `/debug/state` returns it.
+#[derive(Clone, Debug, Serialize)]
+pub struct DebugState {
+    /// The version of this document's form.
+    pub schema: u32,
+    /// When, in seconds.
+    pub at: i64,
+    /// The scheduler name.
+    pub scheduler: String,
+    /// Numbers.
+    pub counts: Counts,
+    /// The cluster.
+    #[serde(flatten)]
+    pub cluster: ClusterState,
+    /// Pods whose permits are being written.
+    pub permit_writes: Vec<String>,
+    /// Departures that no object shows yet: pod, source and target.
+    pub departures: Vec<(String, Arc<str>, Arc<str>)>,
+    /// Pods and machines that are left alone after a failed departure.
+    pub resting: Vec<String>,
+    /// Nominated nodes, by pod uid.
+    pub nominations: BTreeMap<Arc<str>, Arc<str>>,
+    /// Unbound members of gangs.
+    pub gangs: BTreeMap<String, Vec<Arc<str>>>,
+    /// Nodes that are being drained.
+    pub drains: Vec<Arc<str>>,
 }
 
 /// Numbers of nodes, pods and queue entries, as `/v1/state` returns them.
@@ -155,6 +229,16 @@ pub(crate) enum Action {
     Evict { pod: Key, uid: Arc<str> },
     /// Write the progress of a drain to the node.
     WriteDrainStatus(DrainStatus),
+    /// Store a permit.
+    StorePermit(Box<PermitWrite>),
+    /// Migrate the virtual machine of a pod.
+    Migrate { leaver: Box<Leaver>, timeout_s: u32 },
+    /// Evict a pod from a node under pressure.
+    EvictForPressure(Box<Leaver>),
+    /// Delete a migration that ended long ago, or whose target did not start in time.
+    DeleteMigration { migration: Key, is_late: bool },
+    /// Write an event about the policy.
+    NotifyPolicy(PolicyNotice),
 }
 
 /// Why a pod cannot be scheduled, for its condition and event.

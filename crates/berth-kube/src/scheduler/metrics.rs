@@ -39,6 +39,12 @@ struct KindLabel {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DepartureLabels {
+    way: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct CallLabels {
     verb: &'static str,
     code: String,
@@ -56,6 +62,10 @@ pub(crate) struct Metrics {
     preemptions: Counter,
     victims: Counter,
     evictions: Family<ResultLabel, Counter>,
+    permits: Family<ResultLabel, Counter>,
+    departures: Family<DepartureLabels, Counter>,
+    pressured_nodes: Gauge,
+    policies: Family<ResultLabel, Counter>,
     leader: Gauge,
     watch_restarts: Family<KindLabel, Counter>,
     api_errors: Family<CallLabels, Counter>,
@@ -90,6 +100,22 @@ impl Metrics {
             preemptions: add(registry, "preemptions", "Preemptions"),
             victims: add(registry, "preemption_victims", "Pods deleted by preemption"),
             evictions: add(registry, "evictions", "Evictions from draining nodes, by result"),
+            permits: add(registry, "permit_requests", "Requests for permits, by result"),
+            departures: add(
+                registry,
+                "departures",
+                "Pods that left nodes under pressure, by way and result",
+            ),
+            pressured_nodes: add(
+                registry,
+                "pressured_nodes",
+                "Nodes that elastic pods should leave",
+            ),
+            policies: add(
+                registry,
+                "policy_updates",
+                "Policies read from the ConfigMap, by result",
+            ),
             leader: add(registry, "leader", "Whether this replica is the leader"),
             watch_restarts: add(
                 registry,
@@ -140,6 +166,22 @@ impl Metrics {
 
     pub(crate) fn record_eviction(&self, result: &'static str) {
         self.evictions.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    pub(crate) fn record_permit(&self, result: &'static str) {
+        self.permits.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    pub(crate) fn record_departure(&self, way: &'static str, result: &'static str) {
+        self.departures.get_or_create(&DepartureLabels { way, result }).inc();
+    }
+
+    pub(crate) fn set_pressured_nodes(&self, nodes: usize) {
+        self.pressured_nodes.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn record_policy(&self, result: &'static str) {
+        self.policies.get_or_create(&ResultLabel { result }).inc();
     }
 
     pub(crate) fn set_leader(&self, is_leader: bool) {

@@ -22,7 +22,10 @@ mod leadership_sync;
 mod messages;
 mod metrics;
 mod optional_kinds;
+mod policy_watch;
 mod queue;
+mod relief;
+mod simulated_day;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,9 +51,10 @@ pub use explain::{ExplainError, as_json, as_text, explain_once};
 use informers::{Informers, KINDS};
 use leadership_sync::LeadershipSync;
 use messages::{Action, Message, SyncStatus};
-pub use messages::{Counts, DrainRecord, DrainState};
+pub use messages::{Counts, DebugState, DrainRecord, DrainState};
 use metrics::Metrics;
 use queue::Moment;
+pub use simulated_day::{SimulatedDayError, simulate_elastic_day};
 
 /// Messages that may wait for the core before senders have to wait.
 pub(crate) const INBOX_CAPACITY: usize = 8_192;
@@ -69,6 +73,8 @@ pub struct Options {
     pub probes: Option<Probes>,
     /// Where agents of virtual machines request permits.
     pub wire: Option<WireListener>,
+    /// Namespace and name of the ConfigMap with the policy; absent: the policy of the settings stays.
+    pub policy_config_map: Option<(String, String)>,
     /// Pods that are bound concurrently.
     pub bind_concurrency: usize,
     /// Timeout of one API request.
@@ -94,6 +100,7 @@ impl Options {
             lease: None,
             probes: None,
             wire: None,
+            policy_config_map: None,
             bind_concurrency: 64,
             request_timeout: Duration::from_secs(10),
             volume_timeout: Duration::from_secs(600),
@@ -124,7 +131,7 @@ pub enum SchedulerError {
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), SchedulerError> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry));
-    let sync_status = Arc::new(SyncStatus::new(&KINDS));
+    let sync_status = Arc::new(SyncStatus::new(&watched_kinds(&options)));
     let (inbox, messages) = mpsc::channel(INBOX_CAPACITY);
     let (submit, actions) = mpsc::unbounded_channel();
     // Both are cancelled after the parts that depend on them have ended.
@@ -161,15 +168,13 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     );
     let worker = executor.clone();
     let executing = tokio::spawn(async move { worker.run(actions).await });
-    let (client, metrics) = (options.client.clone(), Arc::clone(&metrics));
-    Informers { client, inbox: inbox.clone(), metrics, stop: stop_serving.clone() }.start();
-    let leadership_sync = LeadershipSync {
+    let informers = Informers {
         client: options.client,
         inbox: inbox.clone(),
-        sync_status: Arc::clone(&sync_status),
+        metrics: Arc::clone(&metrics),
         stop: stop_serving.clone(),
     };
-    tokio::spawn(leadership_sync.run(leadership.clone()));
+    start_watches(informers, options.policy_config_map, &sync_status, leadership.clone());
     serve(options.probes, options.wire, registry, &sync_status, &inbox, &stop_serving);
 
     let outcome = tokio::select! {
@@ -192,6 +197,32 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     while leadership.changed().await {}
     stop_serving.cancel();
     outcome
+}
+
+/// The kinds that must be listed before anything is scheduled.
+fn watched_kinds(options: &Options) -> Vec<&'static str> {
+    let policy = options.policy_config_map.is_some().then_some(policy_watch::CONFIG_MAPS);
+    KINDS.into_iter().chain(policy).collect()
+}
+
+/// Starts the informers, and what follows leadership.
+fn start_watches(
+    informers: Informers,
+    policy_config_map: Option<(String, String)>,
+    sync_status: &Arc<SyncStatus>,
+    leadership: Leadership,
+) {
+    let leadership_sync = LeadershipSync {
+        client: informers.client.clone(),
+        inbox: informers.inbox.clone(),
+        sync_status: Arc::clone(sync_status),
+        stop: informers.stop.clone(),
+    };
+    tokio::spawn(leadership_sync.run(leadership));
+    if let Some((namespace, name)) = policy_config_map {
+        tokio::spawn(informers.clone().run_policy_informer(namespace, name));
+    }
+    informers.start();
 }
 
 /// Starts the thread of the core.

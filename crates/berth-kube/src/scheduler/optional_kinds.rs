@@ -1,4 +1,5 @@
-//! Kinds that a cluster may not serve: virtual machines, and groups of pods. They are found by discovery, which
+//! Kinds that a cluster may not serve: virtual machines, their migrations, and groups of
+//! pods. They are found by discovery, which
 //! is repeated, and watched while they are served.
 
 use berth_ledger::invariant_ok;
@@ -15,6 +16,8 @@ use crate::watch::WatchDelta;
 
 /// Virtual machines.
 pub(crate) const VMS: &str = "virtualmachines.vm.neon.tech";
+/// Migrations of virtual machines.
+pub(crate) const VM_MIGRATIONS: &str = "virtualmachinemigrations.vm.neon.tech";
 /// Groups of pods, since Kubernetes 1.36.
 pub(crate) const POD_GROUPS: &str = "podgroups.scheduling.k8s.io";
 /// Workloads of Kubernetes 1.35, which contain groups; later ones are templates of PodGroups.
@@ -25,9 +28,19 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// How often to try again when discovery failed.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 
+/// Virtual machines as a kind.
+pub(super) const VIRTUAL_MACHINES: OptionalKind =
+    OptionalKind { name: VMS, group: "vm.neon.tech", plural: "virtualmachines", only: Some("v1") };
+
 /// The kinds.
-pub(super) const OPTIONAL_KINDS: [OptionalKind; 3] = [
-    OptionalKind { name: VMS, group: "vm.neon.tech", plural: "virtualmachines", only: Some("v1") },
+pub(super) const OPTIONAL_KINDS: [OptionalKind; 4] = [
+    VIRTUAL_MACHINES,
+    OptionalKind {
+        name: VM_MIGRATIONS,
+        group: "vm.neon.tech",
+        plural: "virtualmachinemigrations",
+        only: Some("v1"),
+    },
     OptionalKind { name: POD_GROUPS, group: "scheduling.k8s.io", plural: "podgroups", only: None },
     OptionalKind {
         name: WORKLOADS,
@@ -102,6 +115,7 @@ impl OptionalKind {
         let value = serde_json::to_value(object);
         let value = Box::new(invariant_ok!(value, "watched_object_is_json").unwrap_or_default());
         match self.group_kind() {
+            None if self.name == VM_MIGRATIONS => Change::Migration(value),
             None => Change::Vm(value),
             Some(kind) => Change::Group(kind, value),
         }
@@ -119,6 +133,7 @@ impl OptionalKind {
         match delta {
             WatchDelta::Updated(object) => Message::Change(self.change(&object)),
             WatchDelta::Deleted(key, _) => Message::Change(match self.group_kind() {
+                None if self.name == VM_MIGRATIONS => Change::MigrationDeleted(key),
                 None => Change::VmDeleted(key),
                 Some(kind) => Change::GroupDeleted(kind, key),
             }),
@@ -135,7 +150,9 @@ impl Informers {
             let wait = match kind.discover(&self.client).await {
                 Ok(Some(resource)) => {
                     let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+                    self.report_served(kind, true).await;
                     self.run_informer(api, kind.name, |delta| kind.message(delta)).await;
+                    self.report_served(kind, false).await;
                     synced = true;
                     DISCOVERY_INTERVAL
                 }
@@ -156,6 +173,15 @@ impl Informers {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+    }
+
+    /// Machines cannot be migrated where the cluster has no migrations.
+    async fn report_served(&self, kind: OptionalKind, served: bool) {
+        if kind.name == VM_MIGRATIONS {
+            let message = Message::Change(Change::MigrationsServed(served));
+            // The core has stopped if this fails.
+            let _ = self.inbox.send(message).await;
         }
     }
 }

@@ -6,6 +6,7 @@ mod autoscalers;
 mod benchmark;
 mod binding;
 mod drains;
+mod elastic;
 mod fault_storm;
 mod faults;
 mod gangs;

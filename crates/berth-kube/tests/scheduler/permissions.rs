@@ -6,6 +6,7 @@ use berth_kube::leader_election::Candidate;
 use berth_kube_fake::{FakeApi, Options, Rule, samples};
 use serde_json::json;
 
+use crate::elastic::support::{ElasticReplica, policy, run_vm};
 use crate::support::{Replica, add, add_nodes, add_pod, bound, eventually, has_event, late_class};
 
 const MANIFEST: &str = include_str!("../../../../deploy/kubernetes/scheduler/10-rbac.yaml");
@@ -84,6 +85,44 @@ async fn the_permissions_of_the_manifests_are_enough() {
     fake.merge("nodes", "", &node, wish).await.unwrap();
     eventually("it is empty", || has_event(&fake, &node, "Drained")).await;
     replica.stop().await;
+    let denied: Vec<_> = fake.audit().into_iter().filter(|it| it.code == 403).collect();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+#[tokio::test]
+async fn the_permissions_of_the_manifests_are_enough_for_elastic_pods() {
+    let fake = strict().await;
+    fake.create(samples::virtual_machine_definition()).await.unwrap();
+    fake.create(samples::virtual_machine_migration_definition()).await.unwrap();
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "berth-scheduler", "namespace": "berth-system"},
+        "data": {"policy": "balanced"},
+    });
+    fake.create(map).await.unwrap();
+    add_nodes(&fake, &["n1"], 8_000).await;
+    let berth = ElasticReplica::start(&fake, |options| {
+        let mut candidate = Candidate::new("berth-system", "berth-scheduler", "only");
+        candidate.retry_period = Duration::from_millis(100);
+        options.lease = Some(candidate);
+        options.settings.policy = policy("");
+        options.policy_config_map = Some(("berth-system".to_owned(), "berth-scheduler".to_owned()));
+    })
+    .await;
+    eventually("the policy is read", || has_event(&fake, "berth-scheduler", "PolicyApplied")).await;
+    let migrates = json!({"autoscaling.neon.tech/auto-migration-enabled": "true"});
+    run_vm(&fake, "db", 1, migrates).await;
+    let mut pod = samples::pod("default", "web", "berth", 1_000, 1024);
+    pod["metadata"]["annotations"] =
+        json!({"berth.dev/elastic-min": "1,1Gi", "berth.dev/elastic-max": "4,4Gi"});
+    add(&fake, pod).await;
+    bound(&fake, "web").await;
+    berth.granted("web", 2, 2).await;
+    add_nodes(&fake, &["n2"], 8_000).await;
+    berth.granted("db", 6, 6).await;
+    let migrations = "virtualmachinemigrations.vm.neon.tech";
+    eventually("a migration", || fake.count(migrations) == 1).await;
+    berth.replica.stop().await;
     let denied: Vec<_> = fake.audit().into_iter().filter(|it| it.code == 403).collect();
     assert!(denied.is_empty(), "{denied:#?}");
 }

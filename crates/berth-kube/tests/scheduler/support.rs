@@ -112,7 +112,7 @@ impl Replica {
 }
 
 /// An impatient candidate.
-fn candidate(identity: &str) -> Candidate {
+pub(crate) fn candidate(identity: &str) -> Candidate {
     let mut candidate = Candidate::new("default", "berth-scheduler", identity);
     candidate.duration = Duration::from_secs(2);
     candidate.renew_deadline = Duration::from_millis(1_500);

@@ -143,7 +143,8 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
         tenant: Some(Text::from(request.pod.namespace.as_str())),
         node: caller.node().cloned(),
         sees_nodes: false,
-        any_size: true,
+        // Agents that are told the unit request multiples of it.
+        any_size: !request.tells_unit(),
         rigid_while_moving: true,
     };
     let wish = AskPermit {
@@ -158,7 +159,8 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
     let unit_of = |unit| request.unit.unwrap_or_else(|| request.in_slots(unit));
     let permit = elastic::request_permit(control, by, instance, &wish, unit_of).await;
     let permit = permit.map_err(|error| refused(&error, &request))?;
-    Ok(axum::Json(request.answer(permit.permit, permit.frozen)).into_response())
+    let answer = request.answer(permit.permit, permit.frozen, permit.compute_unit);
+    Ok(axum::Json(answer).into_response())
 }
 
 fn unknown(request: &Request) -> String {

@@ -72,7 +72,7 @@ async fn what_is_no_request_is_400() {
         refused(scene.wire(body).await, 400, "the body is not valid");
     }
     refused(scene.wire_as(None, "POST", "/", b"{\"\xff\":1}").await, 400, "the body is not valid");
-    for version in [0, 1, 2, 3, 4, 8, 99] {
+    for version in [0, 8, 99] {
         let body = good.replace("\"protoVersion\":7", &format!("\"protoVersion\":{version}"));
         refused(scene.wire(&body).await, 400, &format!("protoVersion is {version}; accepted"));
     }

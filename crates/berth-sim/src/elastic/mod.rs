@@ -12,13 +12,13 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use berth_engine::Policy;
-use berth_engine::PolicyError;
-use berth_engine::elastic::MigrationSettings;
+use berth_engine::elastic::{MigrationSettings, Size};
+use berth_engine::{NodeFacts, Policy, PolicyError};
 
 pub use report::{Migrations, NodeMinutes, Outcome, PerInstance};
 
 use crate::SimulationError;
+use day::Shape;
 use simulation::Simulation;
 
 /// The rule by which instances are moved.
@@ -28,6 +28,63 @@ pub enum Rule {
     Berth,
     /// The seed's: the one with the lowest load, to where a placement puts it, without holding the place.
     Seed,
+}
+
+impl Rule {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Berth => "berth",
+            Self::Seed => "seed",
+        }
+    }
+}
+
+/// The nodes of a day, and the load of its instances, for simulations elsewhere.
+#[derive(Clone, Debug)]
+pub struct DayLoad {
+    shapes: Vec<Shape>,
+    nodes: Vec<NodeFacts>,
+}
+
+/// What an instance needs at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceLoad {
+    /// How large it wants to be.
+    pub size: Size,
+    /// Its load, in thousandths of the most that it can be.
+    pub permille: u32,
+    /// The same in thousandths of a core, as its agent reports it.
+    pub load_milli: u32,
+}
+
+impl DayLoad {
+    /// The load of a day.
+    #[must_use]
+    pub fn new(options: &Options) -> Self {
+        let shapes = day::shapes(options);
+        let nodes = day::nodes(options, &shapes);
+        Self { shapes, nodes }
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeFacts] {
+        &self.nodes
+    }
+
+    /// The compute unit, the minimum and the maximum of each instance.
+    pub fn instances(&self) -> impl Iterator<Item = (Size, Size, Size)> {
+        self.shapes.iter().map(|it| (it.unit, it.size(it.min_units), it.size(it.max_units)))
+    }
+
+    /// What an instance needs in a minute; absent: there is no such instance.
+    #[must_use]
+    pub fn at(&self, instance: usize, minute: u32) -> Option<InstanceLoad> {
+        let shape = self.shapes.get(instance)?;
+        let permille = shape.load_permille(minute);
+        let load_milli = shape.size(shape.max_units).cpu_milli / 1000 * permille;
+        Some(InstanceLoad { size: shape.size(shape.wanted_units(permille)), permille, load_milli })
+    }
 }
 
 /// How targets are chosen, the same for both rules. CPU is never overcommitted.
@@ -123,5 +180,5 @@ pub fn simulate_day(options: &Options, rule: Rule) -> Result<Outcome, Simulation
         }
         simulation.audit();
     }
-    Ok(simulation.report.finish(options, rule, &simulation.moves_of_each()))
+    Ok(simulation.report.finish(options, rule.name(), &simulation.moves_of_each()))
 }

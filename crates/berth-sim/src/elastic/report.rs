@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Options, Rule};
+use super::Options;
 
 /// Minutes that nodes were above a mark, all nodes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
@@ -52,7 +52,7 @@ pub struct PerInstance {
 /// A day under a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Outcome {
-    /// The rule: `berth` or `seed`.
+    /// The rule: `berth`, `seed` or `kubernetes`.
     pub rule: &'static str,
     /// Nodes.
     pub nodes: u32,
@@ -80,30 +80,29 @@ pub struct Outcome {
     pub violations: u64,
     #[serde(skip)]
     fill_sum: u64,
+    /// Memory that was copied, in MiB.
     #[serde(skip)]
-    pub(super) copied_mib: u64,
+    pub copied_mib: u64,
 }
 
 impl Outcome {
     /// Records how full all nodes were in a minute.
-    pub(super) fn record_fill(&mut self, permille: u64) {
+    pub fn record_fill(&mut self, permille: u64) {
         self.minutes += 1;
         self.fill_sum += permille;
         self.peak_fill_permille = self.peak_fill_permille.max(permille);
     }
 
     /// The report of a whole day.
-    pub(super) fn finish(&self, options: &Options, rule: Rule, moves: &[u32]) -> Self {
+    #[must_use]
+    pub fn finish(&self, options: &Options, rule: &'static str, moves: &[u32]) -> Self {
         let mut moves = moves.to_vec();
         moves.sort_unstable();
         let sum: u64 = moves.iter().map(|moves| u64::from(*moves)).sum();
         let count = moves.len().max(1);
         let p99 = moves.get((count * 99).div_ceil(100).saturating_sub(1)).copied();
         Self {
-            rule: match rule {
-                Rule::Berth => "berth",
-                Rule::Seed => "seed",
-            },
+            rule,
             nodes: options.nodes,
             instances: options.instances,
             migrations: Migrations { copied_gib: self.copied_mib / 1024, ..self.migrations },

@@ -53,6 +53,11 @@ pub(crate) struct SchedulerArgs {
     /// read again for each request. Required unless --wire-listen is a loopback address.
     #[arg(long, env = "BERTH_KUBE_WIRE_TOKEN_FILE", value_name = "FILE", requires = "wire_listen")]
     wire_token_file: Option<PathBuf>,
+    /// ConfigMap with the policy, in the namespace of this process: `policy.toml`, or `policy` with the
+    /// name of a built-in one. A change is applied at once, and an invalid policy is kept out with an
+    /// event; --policy counts until the first valid one. Default: none.
+    #[arg(long, env = "BERTH_KUBE_POLICY_CONFIG_MAP", value_name = "NAME")]
+    policy_config_map: Option<String>,
     /// Maximum number of pods bound concurrently.
     #[arg(long, env = "BERTH_KUBE_BIND_CONCURRENCY", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bind_concurrency: u32,
@@ -172,6 +177,8 @@ impl SchedulerArgs {
         };
         let lease = (!self.no_leader_election)
             .then(|| Candidate::new(&namespace, &self.lease_name, &identity));
+        let policy_config_map =
+            self.policy_config_map.as_ref().map(|name| (namespace.clone(), name.clone()));
         let started = StartupInfo {
             probes: probes.local_addr()?,
             wire: wire.as_ref().and_then(|wire| wire.listener.local_addr().ok()),
@@ -184,6 +191,7 @@ impl SchedulerArgs {
         }
         let mut options = Options::new(client, settings, &identity);
         (options.lease, options.probes, options.wire) = (lease, Some(probes), wire);
+        options.policy_config_map = policy_config_map;
         options.bind_concurrency = usize::try_from(self.bind_concurrency).unwrap_or(64);
         options.eviction_concurrency = usize::try_from(self.evict_concurrency).unwrap_or(16);
         scheduler::run(options, stop)
@@ -223,7 +231,11 @@ impl SchedulerArgs {
         let mut lines =
             vec![format!("Berth {} scheduler for Kubernetes", env!("CARGO_PKG_VERSION"))];
         lines.push(format!("  pods      with schedulerName: {name}"));
-        lines.push(format!("  policy    {}", started.policy));
+        let changes = self
+            .policy_config_map
+            .as_ref()
+            .map(|name| format!(", until ConfigMap {}/{name} has another", started.namespace));
+        lines.push(format!("  policy    {}{}", started.policy, changes.unwrap_or_default()));
         lines.push(format!("  replicas  {replicas}"));
         lines.push(format!("  probes    http://{}/readyz and /metrics", started.probes));
         if let Some(wire) = started.wire {

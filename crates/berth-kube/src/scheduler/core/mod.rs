@@ -4,6 +4,7 @@
 //! service and the benchmark run the same code.
 
 mod drains;
+mod elastic;
 pub(crate) mod event_loop;
 mod nominations;
 #[cfg(test)]
@@ -22,9 +23,10 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::DrainTracker;
-use super::messages::{Action, Change, Message, SyncStatus};
+use super::messages::{Action, Change, Message, PolicyNotice, SyncStatus};
 use super::metrics::Metrics;
 use super::queue::{Millis, Moment, SchedulingQueue};
+use super::relief::ReliefTracker;
 use crate::cluster::pod::Key;
 use crate::cluster::{Cluster, PodState, Settings};
 
@@ -84,6 +86,13 @@ pub(crate) struct SchedulerCore {
     deferred_notices: FxHashMap<Arc<str>, (Millis, Notice)>,
     nodes: FxHashSet<Arc<str>>,
     drains: DrainTracker,
+    relief: ReliefTracker,
+    /// Permits that are being written, by pod uid.
+    permit_writes: FxHashMap<Arc<str>, elastic::PendingPermit>,
+    /// When resizes that annotations ask for may be tried again.
+    resize_retries: FxHashMap<Key, Millis>,
+    /// What became of the last policy, until it is published.
+    policy_notice: Option<PolicyNotice>,
     is_leader: bool,
     synced: bool,
     sync_status: Arc<SyncStatus>,
@@ -111,6 +120,10 @@ impl SchedulerCore {
             deferred_notices: FxHashMap::default(),
             nodes: FxHashSet::default(),
             drains,
+            relief: ReliefTracker::default(),
+            permit_writes: FxHashMap::default(),
+            resize_retries: FxHashMap::default(),
+            policy_notice: None,
             is_leader: false,
             synced,
             sync_status,
@@ -145,7 +158,8 @@ impl SchedulerCore {
             Message::LeadershipChanged(is_leader) => self.set_leader(is_leader),
             Message::ActionCompleted(result) => self.handle_result(result, now, actions),
             Message::Query(query) => self.answer_query(query, now),
-            Message::PermitRequested(call) => self.decide_permit(call, now),
+            Message::PermitRequested(call) => self.decide_permit(call, now, actions),
+            Message::PolicyObserved(observed) => self.observe_policy(*observed),
             Message::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
@@ -158,6 +172,7 @@ impl SchedulerCore {
         // publishes them again, and retries every pod.
         self.last_notices.clear();
         self.deferred_notices.clear();
+        self.forget_permits();
         self.queue.move_all_to_active();
     }
 
@@ -165,7 +180,10 @@ impl SchedulerCore {
         let cluster = &mut self.cluster;
         match change {
             Change::Pod(pod) => self.put_pod(&pod),
-            Change::PodDeleted(key, uid) => self.delete_pod(&key, &uid),
+            Change::PodDeleted(key, uid) => {
+                self.relief.forget_pod(&uid, now);
+                self.delete_pod(&key, &uid);
+            }
             Change::Node(node) => {
                 if let Some(name) = node.metadata.name.as_deref() {
                     self.nodes.insert(name.into());
@@ -199,6 +217,13 @@ impl SchedulerCore {
             Change::CsiCapacityDeleted(key) => cluster.volumes().remove_csi_capacity(&key),
             Change::Vm(vm) => cluster.put_vm(&vm),
             Change::VmDeleted(key) => cluster.remove_vm(&key),
+            Change::Migration(migration) => {
+                if let Some(vm) = cluster.put_migration(&migration) {
+                    self.relief.observe_migration(&vm);
+                }
+            }
+            Change::MigrationDeleted(key) => cluster.remove_migration(&key),
+            Change::MigrationsServed(served) => cluster.set_migrations_served(served),
             Change::Group(kind, it) => cluster.put_group(kind, &it),
             Change::GroupDeleted(kind, key) => cluster.remove_group(kind, &key),
         }
@@ -220,7 +245,8 @@ impl SchedulerCore {
         if !self.is_active() {
             return None;
         }
-        self.queue.next_expiry().into_iter().chain(drains).min()
+        let elastic = self.next_elastic_pass();
+        self.queue.next_expiry().into_iter().chain(drains).chain(elastic).min()
     }
 
     /// Moves queue entries that the last messages, or time, may have made schedulable.

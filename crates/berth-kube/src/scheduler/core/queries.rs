@@ -1,10 +1,9 @@
-//! Answers queries and permit requests.
+//! Answers queries.
 
 use super::SchedulerCore;
 use crate::cluster::PodState;
 use crate::scheduler::messages::{Counts, Query};
 use crate::scheduler::queue::Moment;
-use crate::wire::PermitCall;
 
 impl SchedulerCore {
     pub(super) fn answer_query(&mut self, query: Query, now: Moment) {
@@ -16,17 +15,10 @@ impl SchedulerCore {
             Query::Counts(reply) => {
                 let _ = reply.send(self.counts());
             }
+            Query::DebugState(reply) => {
+                let _ = reply.send(Box::new(self.debug_state(now)));
+            }
         }
-    }
-
-    /// Decides how large a virtual machine may be. A replica that does not lead does not answer: two
-    /// that decide would grant the same capacity twice.
-    pub(super) fn decide_permit(&mut self, call: PermitCall, now: Moment) {
-        if !self.is_active() {
-            return;
-        }
-        let decision = self.cluster.request_permit(&call.pod, &call.request, call.unit, now.date.0);
-        let _ = call.reply.send(decision);
     }
 
     pub(crate) fn counts(&self) -> Counts {

@@ -62,6 +62,12 @@ impl SchedulerCore {
             ActionResult::Evicted { uid, outcome } => {
                 self.drains.record_eviction(&uid, outcome, now);
             }
+            ActionResult::PermitWritten { uid, result } => {
+                self.finish_permit(&uid, result, now, actions);
+            }
+            ActionResult::DepartureStarted { uid, result } => {
+                self.record_departure(&uid, &result, now);
+            }
         }
     }
 

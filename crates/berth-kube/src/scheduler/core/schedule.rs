@@ -20,6 +20,7 @@ impl SchedulerCore {
             return;
         }
         self.drain_nodes(now, actions);
+        self.run_elastic_pass(now, actions);
         self.flush_deferred_notices(now, actions);
         for _ in 0..max {
             let Some(entry) = self.queue.pop() else { return };

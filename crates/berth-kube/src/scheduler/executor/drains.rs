@@ -46,7 +46,7 @@ impl ApiExecutor {
         self.send_result(ActionResult::Evicted { uid: Arc::clone(uid), outcome }).await;
     }
 
-    async fn request_eviction(&self, pod: &Key, uid: &Arc<str>) -> EvictionOutcome {
+    pub(super) async fn request_eviction(&self, pod: &Key, uid: &Arc<str>) -> EvictionOutcome {
         let request = client::evict_pod(&self.inner.client, &pod.namespace, &pod.name, uid);
         match self.call("evict", request).await {
             Ok(()) => EvictionOutcome::Accepted,

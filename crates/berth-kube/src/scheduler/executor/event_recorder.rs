@@ -27,7 +27,7 @@ use super::{ApiFailure, call};
 use crate::client::object_reference;
 use crate::cluster::pod::Key;
 use crate::leader_election::Leadership;
-use crate::scheduler::messages::UnschedulableNotice;
+use crate::scheduler::messages::{PolicyNotice, UnschedulableNotice};
 use crate::scheduler::metrics::Metrics;
 
 /// The length limit of an event's note, in bytes.
@@ -104,6 +104,33 @@ impl EventRecorder {
     pub(super) fn record_preempted(&self, pod: &Key, uid: &Arc<str>, message: &str) {
         let note = format!("Preempted: {message}");
         self.record_pod_event(pod, uid, "Preempted", "Preempting", note);
+    }
+
+    pub(super) fn record_departure(&self, pod: &Key, uid: &Arc<str>, evicted: bool, note: String) {
+        let (reason, action) = match evicted {
+            true => ("EvictedForPressure", "Evicting"),
+            false => ("MigratingForPressure", "Migrating"),
+        };
+        self.record_pod_event(pod, uid, reason, action, note);
+    }
+
+    pub(super) fn record_resize_failure(&self, pod: &Key, uid: &Arc<str>, note: String) {
+        let about = pod_reference(pod, uid);
+        let (reason, action) = ("ResizeFailed", "Resizing");
+        let event = ObjectEvent { about, warning: true, reason, action, note };
+        self.enqueue(Notification::Event(event));
+    }
+
+    pub(super) fn record_policy(&self, notice: PolicyNotice) {
+        let PolicyNotice { config_map, uid, result } = notice;
+        let (namespace, name) = (&config_map.namespace, &config_map.name);
+        let about = object_reference("ConfigMap", Some(namespace), name, Some(&uid));
+        let (warning, reason, note) = match result {
+            Ok(policy) => (false, "PolicyApplied", format!("policy {policy} is in use")),
+            Err(why) => (true, "PolicyInvalid", format!("the last policy stays in use: {why}")),
+        };
+        let event = ObjectEvent { about, warning, reason, action: "ApplyingPolicy", note };
+        self.enqueue(Notification::Event(event));
     }
 
     fn record_pod_event(

@@ -5,6 +5,7 @@
 
 mod binder;
 mod drains;
+mod elastic;
 mod event_recorder;
 mod failure;
 mod gangs;
@@ -59,6 +60,8 @@ struct Inner {
     limits: Limits,
     permits: Semaphore,
     inbox: mpsc::Sender<Message>,
+    /// The scheduler name.
+    name: String,
     metrics: Arc<Metrics>,
     events: EventRecorder,
     tasks: TaskTracker,
@@ -85,8 +88,19 @@ impl ApiExecutor {
             Arc::clone(&metrics),
         );
         let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
-        let inner =
-            Inner { client, leadership, limits, permits, inbox, metrics, events, tasks, stopping };
+        let name = name.to_owned();
+        let inner = Inner {
+            client,
+            leadership,
+            limits,
+            permits,
+            inbox,
+            name,
+            metrics,
+            events,
+            tasks,
+            stopping,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -129,6 +143,13 @@ impl ApiExecutor {
             Action::Cordon { node } => self.cordon_node(&node).await,
             Action::Evict { pod, uid } => self.evict_pod(&pod, &uid).await,
             Action::WriteDrainStatus(status) => self.write_drain_status(status).await,
+            Action::StorePermit(write) => self.store_permit(*write).await,
+            Action::Migrate { leaver, timeout_s } => self.migrate(*leaver, timeout_s).await,
+            Action::EvictForPressure(leaver) => self.evict_for_pressure(*leaver).await,
+            Action::DeleteMigration { migration, is_late } => {
+                self.delete_migration(&migration, is_late).await;
+            }
+            Action::NotifyPolicy(notice) => self.inner.events.record_policy(notice),
         }
     }
 
