@@ -83,11 +83,8 @@ impl Cluster {
         let (recorder, changes) = Recorder::start(&api);
         Kubelets::start(&api, changes);
         let parts = Parts::new(&api, &plane, program, &link.address, &services);
-        let mut control = node(CONTROL_NODE, 8_000, 16_384, &json!({}));
-        control["spec"] = json!({ "taints": [
-            { "key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule" },
-        ] });
-        api.create(control).await;
+        // Pods of cases select the nodes of their pool.
+        api.create(node(CONTROL_NODE, 8_000, 16_384, &json!({}))).await;
         tokio::spawn(Arc::clone(&parts).run());
         let violations = Mutex::default();
         Arc::new(Self { plane, api, recorder, parts, link, violations })
@@ -177,7 +174,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a Deployment or StatefulSet has this many ready pods, all of its newest template.
+    /// Waits until a Deployment or StatefulSet, whose pods have its name as label `app`, has this many ready pods, all of its newest template.
     pub(crate) async fn rolled_out(&self, kind: &str, namespace: &str, name: &str, count: usize) {
         eventually(&format!("{kind} {namespace}/{name} has {count} ready pods"), async || {
             let object = self.api.get(kind, namespace, name).await?;
@@ -190,7 +187,8 @@ impl Cluster {
         .await;
         eventually("the watch shows them", async || {
             let pods = self.live_pods(namespace);
-            pods.iter().all(is_ready).then_some(())
+            let mut of_app = pods.iter().filter(|it| it["metadata"]["labels"]["app"] == name);
+            of_app.all(is_ready).then_some(())
         })
         .await;
     }

@@ -1,8 +1,9 @@
 //! What happened in the cluster, in the order of resource versions, from watches that are resumed.
 //!
-//! A history is complete or says that it is not: a watch that cannot be resumed is counted.
+//! A watch that cannot be resumed, because a new API server remembers no history, is begun again with a list, and
+//! that is counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub(crate) struct Change {
 #[derive(Default)]
 struct Recording {
     history: Vec<Change>,
-    /// Pods by `namespace/name`.
-    pods: BTreeMap<String, Value>,
+    /// What there is, by kind and `namespace/name`.
+    objects: BTreeMap<(String, String), Value>,
     /// Watches that could not be resumed.
     gaps: usize,
 }
@@ -71,10 +72,11 @@ impl Recorder {
     }
 
     async fn follow(self, api: ApiServer, kind: &str, sender: mpsc::UnboundedSender<Change>) {
-        let mut version = String::new();
+        let (mut version, mut is_current) = ("0".to_owned(), false);
         loop {
-            if version.is_empty() {
-                version = self.list(&api, kind, &sender).await;
+            if !is_current {
+                version = self.list(&api, kind, &version, &sender).await;
+                is_current = true;
             }
             let path = format!(
                 "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds=240&resourceVersion={version}",
@@ -93,7 +95,7 @@ impl Recorder {
                         }
                         WatchEvent::Error(status) if status.code == 410 => {
                             self.lock().gaps += 1;
-                            version.clear();
+                            is_current = false;
                             break;
                         }
                         WatchEvent::Error(_) => break,
@@ -106,18 +108,27 @@ impl Recorder {
         }
     }
 
+    /// Lists a kind. What is gone since `before` counts as gone right after it: when it went is not known, and
+    /// who was bound in its place is not to be blamed.
     async fn list(
         &self,
         api: &ApiServer,
         kind: &str,
+        before: &str,
         sender: &mpsc::UnboundedSender<Change>,
     ) -> String {
         loop {
             let path = path_of(kind, "");
             let listed = api.request(&Method::GET, &path, ("", &Value::Null)).await;
             if let Ok(list) = listed {
-                for object in list["items"].as_array().into_iter().flatten() {
-                    self.record(kind, false, object.clone(), sender);
+                let items = list["items"].as_array().cloned().unwrap_or_default();
+                let found: BTreeSet<String> = items.iter().map(key).collect();
+                for mut lost in self.objects_but(kind, &found) {
+                    lost["metadata"]["resourceVersion"] = before.into();
+                    self.record(kind, true, lost, sender);
+                }
+                for object in items {
+                    self.record(kind, false, object, sender);
                 }
                 return text(&list, "/metadata/resourceVersion").to_owned();
             }
@@ -139,30 +150,39 @@ impl Recorder {
         let version = text(&object, "/metadata/resourceVersion").parse().unwrap_or(0);
         let change = Change { version, gone, object };
         let mut recording = self.lock();
+        let at = (kind.to_owned(), key(&change.object));
+        match gone {
+            true => recording.objects.remove(&at),
+            false => recording.objects.insert(at, change.object.clone()),
+        };
         if kind == "Pod" {
-            match gone {
-                true => recording.pods.remove(&key(&change.object)),
-                false => recording.pods.insert(key(&change.object), change.object.clone()),
-            };
             // Nobody may follow any more.
             let _ = sender.send(change.clone());
         }
         recording.history.push(change);
     }
 
-    /// The pods of a namespace that a test looks for, as the watch has them.
-    pub(crate) fn pods(&self, namespace: &str) -> Vec<Value> {
+    /// The objects of a kind whose keys are not among these.
+    fn objects_but(&self, kind: &str, keys: &BTreeSet<String>) -> Vec<Value> {
         let recording = self.lock();
-        let of_namespace = |it: &&Value| text(it, "/metadata/namespace") == namespace;
-        recording.pods.values().filter(of_namespace).cloned().collect()
+        let of_kind = recording.objects.iter().filter(|((it, _), _)| it == kind);
+        of_kind.filter(|((_, at), _)| !keys.contains(at)).map(|(_, it)| it.clone()).collect()
+    }
+
+    /// The pods of a namespace, as the watch has them.
+    pub(crate) fn pods(&self, namespace: &str) -> Vec<Value> {
+        let mut pods = self.objects_but("Pod", &BTreeSet::new());
+        pods.retain(|it| text(it, "/metadata/namespace") == namespace);
+        pods
     }
 
     /// A pod, as the watch has it.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.lock().pods.get(&format!("{namespace}/{name}")).cloned()
+        let at = ("Pod".to_owned(), format!("{namespace}/{name}"));
+        self.lock().objects.get(&at).cloned()
     }
 
-    /// Watches that could not be resumed, so that the history has a gap.
+    /// Watches that could not be resumed.
     pub(crate) fn gaps(&self) -> usize {
         self.lock().gaps
     }

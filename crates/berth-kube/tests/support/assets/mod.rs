@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use pki::Pki;
@@ -20,6 +21,9 @@ pub(crate) use process::{Process, Usage};
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// How long a program may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long an API server takes at most to know the roles after its start.
+const RECOVERY_S: i64 = 20;
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
@@ -76,6 +80,8 @@ pub(crate) struct ControlPlane {
     etcd: Mutex<Process>,
     api_server: Mutex<Process>,
     controller_manager: Mutex<Option<Process>>,
+    /// When the API server or its database was killed.
+    faults: Mutex<Vec<Timestamp>>,
 }
 
 /// A port that is free now.
@@ -108,6 +114,7 @@ impl ControlPlane {
             etcd: Mutex::new(etcd),
             api_server: Mutex::new(api_server),
             controller_manager: Mutex::new(None),
+            faults: Mutex::default(),
         };
         if setup.controllers {
             let user = "system:kube-controller-manager";
@@ -148,12 +155,23 @@ impl ControlPlane {
 
     /// Kills the API server without warning and starts it again.
     pub(crate) fn restart_api_server(&self) {
+        lock(&self.faults).push(Timestamp::now());
         lock(&self.api_server).restart();
     }
 
     /// Kills etcd without warning and starts it again.
     pub(crate) fn restart_etcd(&self) {
+        lock(&self.faults).push(Timestamp::now());
         lock(&self.etcd).restart();
+    }
+
+    /// Whether a moment is in the first seconds after a fault: an API server that starts forbids everything until
+    /// it has read the roles.
+    pub(crate) fn is_recovering(&self, at: Timestamp) -> bool {
+        let recovering = |fault: &Timestamp| {
+            at >= *fault && at.duration_since(*fault) < SignedDuration::from_secs(RECOVERY_S)
+        };
+        lock(&self.faults).iter().any(recovering)
     }
 
     /// What has ended by itself, with the end of its log.
