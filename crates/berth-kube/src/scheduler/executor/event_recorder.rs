@@ -42,6 +42,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 /// The delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How long an API server may take to read the roles after its start, for one try.
+const FORBIDDEN_DELAY: Duration = Duration::from_secs(2);
 
 enum Notification {
     Unschedulable(UnschedulableNotice),
@@ -130,6 +132,13 @@ impl EventRecorder {
         let about = object_reference("Node", None, node, Some(node));
         let event = ObjectEvent { about, warning, reason, action: "Draining", note };
         self.enqueue(Notification::Event(event));
+    }
+}
+
+fn retry_delay(failure: &ApiFailure) -> Duration {
+    match failure {
+        ApiFailure::Forbidden(_) => FORBIDDEN_DELAY,
+        _ => RETRY_DELAY,
     }
 }
 
@@ -235,6 +244,7 @@ impl EventWriter {
     async fn write_condition(&self, notice: &UnschedulableNotice) -> bool {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &notice.pod.namespace);
         let mut version = notice.version.map(|it| it.to_string());
+        let mut last = String::new();
         for _ in 0..TRIES {
             let body = unschedulable_patch(notice, version.as_deref());
             let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
@@ -260,11 +270,13 @@ impl EventWriter {
                     }
                     version = pod.metadata.resource_version;
                 }
-                Err(ApiFailure::RetryLater { .. } | ApiFailure::Unknown(_)) => {
-                    tokio::time::sleep(RETRY_DELAY).await;
+                Err(failure) => {
+                    failure.reason().clone_into(&mut last);
+                    tokio::time::sleep(retry_delay(&failure)).await;
                 }
             }
         }
+        tracing::warn!(pod = %notice.pod, reason = last, "failed to write pod condition");
         true
     }
 
@@ -298,7 +310,9 @@ impl EventWriter {
             match call(&self.metrics, WRITE_TIMEOUT, "event", request).await {
                 Ok(_) => return,
                 // The name is unique, so repeating an unanswered write is safe.
-                Err(failure) if failure.is_transient() => tokio::time::sleep(RETRY_DELAY).await,
+                Err(failure) if failure.is_transient() => {
+                    tokio::time::sleep(retry_delay(&failure)).await;
+                }
                 Err(failure) => {
                     tracing::debug!(reason = failure.reason(), "failed to write event");
                     return;
