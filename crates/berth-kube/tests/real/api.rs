@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// A kind: its name, its API, its plural, and whether it is in namespaces.
 type Kind = (&'static str, &'static str, &'static str, bool);
 
-const KINDS: [Kind; 26] = [
+const KINDS: [Kind; 27] = [
     ("Namespace", "api/v1", "namespaces", false),
     ("Node", "api/v1", "nodes", false),
     ("Pod", "api/v1", "pods", true),
@@ -28,6 +28,7 @@ const KINDS: [Kind; 26] = [
     ("ReplicaSet", "apis/apps/v1", "replicasets", true),
     ("StatefulSet", "apis/apps/v1", "statefulsets", true),
     ("Job", "apis/batch/v1", "jobs", true),
+    ("ReplicationController", "api/v1", "replicationcontrollers", true),
     ("PodDisruptionBudget", "apis/policy/v1", "poddisruptionbudgets", true),
     ("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses", false),
     ("PodGroup", "apis/scheduling.k8s.io/v1alpha2", "podgroups", true),

@@ -220,6 +220,15 @@ impl Cluster {
             .await;
     }
 
+    /// Runs a command of Berth as an administrator; its exit code, and what it printed.
+    pub(crate) async fn berth(&self, words: &[&str]) -> (Option<i32>, String) {
+        let admin = self.plane.folder.join("admin.kubeconfig");
+        let mut command = tokio::process::Command::new(&self.parts.program);
+        let output = command.args(words).arg("--kubeconfig").arg(admin).output().await.unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// The pod of the scheduler that leads.
     pub(crate) async fn leader(&self) -> String {
         eventually("a scheduler leads", async || {

@@ -12,6 +12,7 @@ mod api;
 mod assets;
 #[path = "../support/checker/mod.rs"]
 mod checker;
+mod churn;
 mod cluster;
 mod faults;
 mod kubelets;
@@ -59,6 +60,8 @@ const CASES: &[Case] = cases![
     webhook::a_lost_pod_is_replaced_on_its_capacity_type,
     webhook::ordinals_of_a_stateful_set_decide,
     webhook::another_count_rebuilds_within_the_budget,
+    webhook::a_replication_controller_is_split_too,
+    webhook::a_dry_run_takes_no_slot_and_a_wrong_count_is_reported,
     webhook::a_killed_webhook_continues_where_it_was,
     scheduler::mixed_workloads_are_placed_by_the_rules,
     scheduler::an_unschedulable_pod_says_why_and_is_bound_later,
@@ -67,7 +70,9 @@ const CASES: &[Case] = cases![
     scheduler::preemption_spares_what_a_budget_protects,
     scheduler::pods_of_a_job_take_turns,
     scheduler::a_drain_moves_pods_within_their_budget,
+    churn::random_pods_come_and_go,
     volumes::pods_follow_their_local_volumes,
+    volumes::volumes_are_provisioned_where_pods_are_placed,
     faults::a_leader_is_killed,
     faults::connections_are_cut,
     faults::the_api_server_is_killed,

@@ -114,8 +114,14 @@ pub(crate) async fn an_unschedulable_pod_says_why_and_is_bound_later(cluster: &C
     })
     .await;
     assert!(notes[0].contains("short of cpu"), "{notes:?}");
+    let (code, text) = cluster.berth(&["explain", "pod", "refused/large"]).await;
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("short of cpu"), "{text}");
     cluster.add_nodes(name, vec![node("refused-1", 8_000, 1_024, &json!({}))]).await;
     assert_eq!(cluster.bound(name, "large").await, "refused-1");
+    let (code, text) = cluster.berth(&["explain", "pod", "refused/large"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("is on refused-1"), "{text}");
     eventually("another event says where it went", async || {
         let notes = cluster.notes(name, "large", "Scheduled").await;
         notes.iter().any(|it| it.ends_with("to refused-1")).then_some(())

@@ -213,3 +213,61 @@ pub(crate) async fn a_killed_webhook_continues_where_it_was(cluster: &Cluster) {
     }
     cluster.finish(name, name).await;
 }
+
+/// A controller of a kind that the webhook does not watch: the manifest lets it read ReplicationControllers.
+pub(crate) async fn a_replication_controller_is_split_too(cluster: &Cluster) {
+    let name = "other";
+    prepare(cluster, name).await;
+    let controller = json!({
+        "apiVersion": "v1", "kind": "ReplicationController",
+        "metadata": { "name": "web", "namespace": name, "annotations": split(2) },
+        "spec": {
+            "replicas": 5, "selector": { "app": "web" }, "template": template(name, "web", 100, 64),
+        },
+    });
+    cluster.api.create(controller).await;
+    until(cluster, name, "web", "OOSSS").await;
+    cluster.api.scale("ReplicationController", name, "web", 7).await;
+    until(cluster, name, "web", "OOSSSSS").await;
+    cluster.finish(name, name).await;
+}
+
+/// What is only tried takes no slot; an invalid count is reported on the workload, and its pods are not changed.
+pub(crate) async fn a_dry_run_takes_no_slot_and_a_wrong_count_is_reported(cluster: &Cluster) {
+    let name = "tried";
+    prepare(cluster, name).await;
+    cluster.api.create(split_deployment(name, name, 2, 3)).await;
+    cluster.rolled_out("Deployment", name, "web", 2).await;
+    until(cluster, name, "web", "OO").await;
+    let owners = cluster.live_pods(name)[0]["metadata"]["ownerReferences"].clone();
+    let mut tried = crate::objects::pod(name, "tried", &template(name, "web", 100, 64));
+    tried["metadata"]["ownerReferences"] = owners;
+    let hash = &cluster.live_pods(name)[0]["metadata"]["labels"]["pod-template-hash"];
+    tried["metadata"]["labels"]["pod-template-hash"] = hash.clone();
+    let path = format!("{}?dryRun=All", crate::api::path_of("Pod", name));
+    for _ in 0..5 {
+        let body = ("application/json", &tried);
+        let answer = cluster.api.request(&http::Method::POST, &path, body).await.unwrap();
+        assert_eq!(answer["metadata"]["labels"]["berth.dev/capacity"], json!("on-demand"));
+    }
+    cluster.api.scale("Deployment", name, "web", 4).await;
+    cluster.rolled_out("Deployment", name, "web", 4).await;
+    until(cluster, name, "web", "OOOS").await;
+    let wrong = json!({ "metadata": { "annotations": {
+        "cloudpilot.ai/webhook-scheduler-max-on-demand-count": "three",
+    } } });
+    cluster.api.merge("Deployment", (name, "web"), "", &wrong).await.unwrap();
+    cluster.api.scale("Deployment", name, "web", 5).await;
+    cluster.rolled_out("Deployment", name, "web", 5).await;
+    let notes = eventually("the Deployment has an event", async || {
+        let notes = cluster.notes(name, "web", "InvalidMaxOnDemandCount").await;
+        Some(notes).filter(|it| !it.is_empty())
+    })
+    .await;
+    assert!(notes[0].contains("three"), "{notes:?}");
+    let pods = cluster.live_pods(name);
+    let unchanged =
+        pods.iter().filter(|it| it["metadata"]["labels"]["berth.dev/capacity"].is_null()).count();
+    assert_eq!(unchanged, 1);
+    cluster.finish(name, name).await;
+}
