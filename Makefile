@@ -153,6 +153,31 @@ ha-test: postgres ha-tools ## Break a highly available installation under load, 
 	cargo build --workspace --tests
 	exec python3 -B tools/ha/run.py --berth $(TARGET_DIR)/debug/berth --rounds $(ROUNDS) $(HA_OPTIONS)
 
+# The programs are Kubernetes' own: etcd, kube-apiserver, kube-controller-manager and, for the comparison,
+# kube-scheduler. They are no part of this project, so without them nothing is checked.
+REAL_TESTS := cargo nextest run --workspace --test real --run-ignored only --no-capture
+
+.PHONY: kube-real
+kube-real: nextest ## Run Berth on a real control plane, from the programs in KUBEBUILDER_ASSETS
+	@if [ -z "$${KUBEBUILDER_ASSETS:-}" ]; then
+		echo 'kube-real: KUBEBUILDER_ASSETS is not set: NOTHING was checked'
+		exit 0
+	fi
+	export KUBEBUILDER_ASSETS="$$(realpath "$$KUBEBUILDER_ASSETS")"
+	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
+	cargo build --workspace --bin berth
+	$(REAL_TESTS) a_real_cluster
+
+.PHONY: kube-real-throughput
+kube-real-throughput: nextest ## Measure pods per second beside kube-scheduler (BERTH_KUBE_REAL_SIZE='NODES PODS ROUNDS')
+	@if [ -z "$${KUBEBUILDER_ASSETS:-}" ]; then
+		echo 'kube-real: KUBEBUILDER_ASSETS is not set: NOTHING was measured'
+		exit 0
+	fi
+	export KUBEBUILDER_ASSETS="$$(realpath "$$KUBEBUILDER_ASSETS")"
+	cargo build --release --workspace --bin berth
+	$(REAL_TESTS) --release throughput
+
 .PHONY: fmt
 fmt: ## Format the code
 	cargo fmt --all

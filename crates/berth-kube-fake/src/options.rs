@@ -104,6 +104,8 @@ pub struct Faults {
     pub latency: Option<Duration>,
     /// The server is unreachable: connections are cut, including watches.
     pub down: bool,
+    /// Requests are forbidden, as by an API server that has just started and not read the roles yet.
+    pub forbid: bool,
     /// Only requests for this resource (`pods`, `pods/binding`) fail; `None`: all.
     pub only: Option<String>,
 }
@@ -116,6 +118,7 @@ impl Options {
             drop_watches_every: self.drop_watches_every,
             latency: self.latency,
             down: false,
+            forbid: false,
             only: None,
         }
     }

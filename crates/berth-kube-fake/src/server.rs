@@ -108,6 +108,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
+    /// Nothing is done, and it is not allowed.
+    Forbid,
     /// Nothing is done.
     Refuse,
     /// Everything is done, and the client does not learn of it.
@@ -121,7 +123,9 @@ fn draw_fault(api: &Api, target: &RequestTarget) -> (Fault, Option<Duration>) {
         return (Fault::None, faults.latency);
     }
     let hit = |permille: u32| permille > 0 && fastrand::u32(..1000) < permille;
-    let fault = if hit(faults.error_rate_permille) {
+    let fault = if faults.forbid {
+        Fault::Forbid
+    } else if hit(faults.error_rate_permille) {
         Fault::Refuse
     } else if target.is_write() && hit(faults.lost_reply_permille) {
         Fault::LoseReply
@@ -169,6 +173,10 @@ async fn respond(
         tokio::time::sleep(latency).await;
     }
     if let Err(failure) = authorize(&user, rules, target) {
+        return finish(api, entry, Ok(Answer::from(failure)));
+    }
+    if fault == Fault::Forbid {
+        let failure = Failure::forbidden(&target.resource, &target.name, "RBAC: role not found");
         return finish(api, entry, Ok(Answer::from(failure)));
     }
     if fault == Fault::Refuse {

@@ -33,6 +33,28 @@ async fn an_unschedulable_pod_is_notified_once() {
     replica.stop().await;
 }
 
+/// An API server that has just started forbids everything until it has read the roles. What it refused then was
+/// lost, and the same reason is not published again for five minutes.
+#[tokio::test]
+async fn a_condition_and_an_event_that_were_forbidden_for_a_moment_are_written_after_it() {
+    let fake = start().await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    add_pod(&fake, "first", 100).await;
+    bound(&fake, "first").await;
+    for only in ["pods/status", "events.events.k8s.io"] {
+        let only = Some(only.to_owned());
+        fake.set_faults(berth_kube_fake::Faults { forbid: true, only, ..Default::default() });
+        let name = format!("huge-{}", fake.list("pods").len());
+        add_pod(&fake, &name, 5_000).await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        fake.clear_faults();
+        eventually("its condition", || condition(&fake, &name, "PodScheduled").is_some()).await;
+        eventually("its event", || has_event(&fake, &name, "FailedScheduling")).await;
+    }
+    replica.stop().await;
+}
+
 #[tokio::test]
 async fn the_probe_server_serves_health_state_metrics_and_explanations() {
     let fake = start().await;

@@ -103,7 +103,9 @@ impl ApiExecutor {
                 // The new leader schedules it, but a request in doubt keeps the reservation.
                 None if !in_doubt => return BindOutcome::NotLeader,
                 None => {}
-                Some(Err(ApiFailure::Rejected(reason))) if !in_doubt => {
+                Some(Err(ApiFailure::Forbidden(reason) | ApiFailure::Rejected(reason)))
+                    if !in_doubt =>
+                {
                     let node = &reservation.node;
                     return BindOutcome::Failed(format!("binding to {node} was refused: {reason}"));
                 }
@@ -115,7 +117,11 @@ impl ApiExecutor {
                 }
                 // The lookup below shows what the pod is now.
                 Some(Err(ApiFailure::NotFound(_) | ApiFailure::Conflict(_))) => conflicts += 1,
-                Some(Err(ApiFailure::Rejected(_) | ApiFailure::RetryLater { .. })) => {}
+                Some(Err(
+                    ApiFailure::Forbidden(_)
+                    | ApiFailure::Rejected(_)
+                    | ApiFailure::RetryLater { .. },
+                )) => {}
                 Some(Err(ApiFailure::Unknown(reason))) => {
                     tracing::debug!(pod = %reservation.pod, reason, "binding request was not answered");
                     in_doubt_until = Some(Instant::now() + IN_DOUBT_FOR);

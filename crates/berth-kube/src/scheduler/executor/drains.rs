@@ -56,9 +56,11 @@ impl ApiExecutor {
                 let after_s = after.map_or(BUDGET_RETRY_S, |it| it.as_secs()).clamp(1, 60);
                 EvictionOutcome::BlockedByBudget { after_s, reason }
             }
-            Err(ApiFailure::Rejected(reason) | ApiFailure::Unknown(reason)) => {
-                EvictionOutcome::Failed { reason }
-            }
+            Err(
+                ApiFailure::Forbidden(reason)
+                | ApiFailure::Rejected(reason)
+                | ApiFailure::Unknown(reason),
+            ) => EvictionOutcome::Failed { reason },
         }
     }
 

@@ -42,6 +42,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 /// The delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How long an API server may take to read the roles after its start, for one try.
+const FORBIDDEN_DELAY: Duration = Duration::from_secs(2);
 
 enum Notification {
     Unschedulable(UnschedulableNotice),
@@ -160,6 +162,13 @@ impl EventRecorder {
     }
 }
 
+fn retry_delay(failure: &ApiFailure) -> Duration {
+    match failure {
+        ApiFailure::Forbidden(_) => FORBIDDEN_DELAY,
+        _ => RETRY_DELAY,
+    }
+}
+
 fn pod_reference(pod: &Key, uid: &Arc<str>) -> core::ObjectReference {
     object_reference("Pod", Some(&pod.namespace), &pod.name, Some(uid))
 }
@@ -262,6 +271,7 @@ impl EventWriter {
     async fn write_condition(&self, notice: &UnschedulableNotice) -> bool {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &notice.pod.namespace);
         let mut version = notice.version.map(|it| it.to_string());
+        let mut last = String::new();
         for _ in 0..TRIES {
             let body = unschedulable_patch(notice, version.as_deref());
             let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
@@ -287,11 +297,13 @@ impl EventWriter {
                     }
                     version = pod.metadata.resource_version;
                 }
-                Err(ApiFailure::RetryLater { .. } | ApiFailure::Unknown(_)) => {
-                    tokio::time::sleep(RETRY_DELAY).await;
+                Err(failure) => {
+                    failure.reason().clone_into(&mut last);
+                    tokio::time::sleep(retry_delay(&failure)).await;
                 }
             }
         }
+        tracing::warn!(pod = %notice.pod, reason = last, "failed to write pod condition");
         true
     }
 
@@ -325,7 +337,9 @@ impl EventWriter {
             match call(&self.metrics, WRITE_TIMEOUT, "event", request).await {
                 Ok(_) => return,
                 // The name is unique, so repeating an unanswered write is safe.
-                Err(failure) if failure.is_transient() => tokio::time::sleep(RETRY_DELAY).await,
+                Err(failure) if failure.is_transient() => {
+                    tokio::time::sleep(retry_delay(&failure)).await;
+                }
                 Err(failure) => {
                     tracing::debug!(reason = failure.reason(), "failed to write event");
                     return;

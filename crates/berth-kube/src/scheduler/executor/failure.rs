@@ -16,6 +16,9 @@ pub(crate) enum ApiFailure {
         /// The server's message.
         reason: String,
     },
+    /// 403: not allowed, or not yet: an API server that has just started forbids everything until it has read
+    /// the roles. Nothing was changed.
+    Forbidden(String),
     /// Any other 4xx. Nothing was changed.
     Rejected(String),
     /// 5xx, a broken connection, or no answer: the change may have been made or not.
@@ -37,6 +40,8 @@ impl ApiFailure {
                 let after = seconds.filter(|it| *it > 0).map(|it| Duration::from_secs(it.into()));
                 Self::RetryLater { after, reason }
             }
+            // In a namespace that is being deleted nothing can be created any more.
+            403 if !is_namespace_terminating(status) => Self::Forbidden(reason),
             400..=499 => Self::Rejected(reason),
             _ => Self::Unknown(reason),
         };
@@ -54,6 +59,7 @@ impl ApiFailure {
             Self::NotFound(reason)
             | Self::Conflict(reason)
             | Self::RetryLater { reason, .. }
+            | Self::Forbidden(reason)
             | Self::Rejected(reason)
             | Self::Unknown(reason) => reason,
         }
@@ -61,6 +67,11 @@ impl ApiFailure {
 
     /// Whether a retry may succeed.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::RetryLater { .. } | Self::Unknown(_))
+        matches!(self, Self::RetryLater { .. } | Self::Forbidden(_) | Self::Unknown(_))
     }
+}
+
+fn is_namespace_terminating(status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|it| &it.causes);
+    causes.into_iter().any(|it| it.reason == "NamespaceTerminating")
 }

@@ -71,7 +71,11 @@ impl ApiExecutor {
                         member.node
                     )));
                 }
-                Err(ApiFailure::RetryLater { reason, .. } | ApiFailure::Unknown(reason)) => {
+                Err(
+                    ApiFailure::RetryLater { reason, .. }
+                    | ApiFailure::Forbidden(reason)
+                    | ApiFailure::Unknown(reason),
+                ) => {
                     last = reason;
                 }
             }

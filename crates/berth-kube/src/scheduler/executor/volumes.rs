@@ -42,6 +42,7 @@ impl From<ApiFailure> for StepError {
         match failure {
             ApiFailure::Conflict(reason)
             | ApiFailure::RetryLater { reason, .. }
+            | ApiFailure::Forbidden(reason)
             | ApiFailure::Unknown(reason) => Self::Retry(reason),
             ApiFailure::NotFound(reason) | ApiFailure::Rejected(reason) => {
                 Self::Failed(BindOutcome::Failed(format!("failed to prepare a volume: {reason}")))
