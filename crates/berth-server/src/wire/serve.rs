@@ -9,6 +9,7 @@ use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use berth_api::AskPermit;
+use berth_engine::Size;
 use berth_ledger::Text;
 use http::{HeaderValue, Method, StatusCode, header};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -159,7 +160,9 @@ async fn permit(wire: &WirePermits, request: HttpRequest) -> Result<Response, Re
     let unit_of = |unit| request.unit.unwrap_or_else(|| request.in_slots(unit));
     let permit = elastic::request_permit(control, by, instance, &wish, unit_of).await;
     let permit = permit.map_err(|error| refused(&error, &request))?;
-    let answer = request.answer(permit.permit, permit.frozen, permit.compute_unit);
+    // A permit that was answered has the unit it was decided by.
+    let unit = permit.compute_unit.unwrap_or(Size::ZERO);
+    let answer = request.answer(permit.permit, permit.frozen, unit);
     Ok(axum::Json(answer).into_response())
 }
 
