@@ -303,9 +303,10 @@ impl Cluster {
     }
 
     fn leaver(&mut self, index: usize, from: &Arc<str>, planned: &ReliefMove) -> Option<Leaver> {
-        let on_node = elastic_on(self.nodes.get(index)?, &self.pods);
-        let is_it = |entry: &&PodEntry| entry.pod.id == planned.instance;
-        let entry = on_node.filter(is_it).next().cloned()?;
+        let entry = {
+            let mut on_node = elastic_on(self.nodes.get(index)?, &self.pods);
+            on_node.find(|entry| entry.pod.id == planned.instance).cloned()?
+        };
         let prepared = self.prepare_pod(&entry).ok()?;
         let target = self.nodes.index_of(planned.to.as_str())?;
         if first_failure(self, &prepared, target).is_some() {
