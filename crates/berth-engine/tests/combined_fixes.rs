@@ -6,8 +6,8 @@ mod common;
 
 use berth_engine::affinity::Rule;
 use berth_engine::{
-    Batch, BatchMode, CapacityType, Engine, Fix, InstanceRequest, NodeFacts, NodeId, NodeState,
-    Refusal, TraitValue,
+    Amounts, Batch, BatchMode, CapacityType, Engine, Fix, InstanceRequest, NodeFacts, NodeId,
+    NodeState, Refusal, TraitValue, Volume,
 };
 use common::{NOW, builtin, claim, engine, node, node_with, place, refusal, request};
 
@@ -129,7 +129,188 @@ fn waiting_may_help_only_if_some_node_could_hold_it_when_empty() {
     assert!(!refusal(&mut engine, &with_trait).waiting_may_help, "nothing gives it the trait");
 }
 
+#[test]
+fn an_instance_that_would_be_replaced_is_never_proposed_for_release() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 4096)]);
+    claim(&mut engine, &request(70, 0, 3000), "a");
+    let wanted = request(1, 0, 2048);
+    assert!(refusal(&mut engine, &wanted).fixes.iter().any(is_free));
+    let id = request(70, 0, 3000).id;
+    engine.fleet_mut().set_replaced(id, true);
+    assert!(!refusal(&mut engine, &wanted).fixes.iter().any(is_free));
+    assert!(engine.fleet().releasable_instances(&wanted.tenant).is_empty());
+    // A preemption gives its room to the request in the same commit.
+    let urgent = InstanceRequest { priority: 1, ..wanted.clone() };
+    let preempts = |fix: &Fix| matches!(fix, Fix::Free { preempts: true, .. });
+    let fixes = refusal(&mut engine, &urgent).fixes;
+    assert!(fixes.iter().filter(|fix| is_free(fix)).all(preempts), "{fixes:?}");
+    assert!(fixes.iter().any(preempts));
+    engine.fleet_mut().set_replaced(id, false);
+    assert!(refusal(&mut engine, &wanted).fixes.iter().any(is_free));
+}
+
+#[test]
+fn waiting_may_help_where_a_neighbour_that_is_wanted_may_come() {
+    let rack = |id: &str, rack: Option<&str>| {
+        node_with(id, 1000, 4096, |facts| facts.rack = rack.map(str::to_owned))
+    };
+    let near_db = |scope: &str| {
+        let mut wanted = request(1, 100, 512);
+        wanted.affinity.push(Rule::parse(&format!("role==db{scope}")).unwrap());
+        wanted
+    };
+    let mut plain = engine(builtin("balanced"), &[rack("a", None)]);
+    assert!(refusal(&mut plain, &near_db("")).waiting_may_help, "one may come");
+    assert!(!refusal(&mut plain, &near_db("@rack")).waiting_may_help, "it is in no rack");
+    let mut racked = engine(builtin("balanced"), &[rack("a", Some("r1"))]);
+    assert!(refusal(&mut racked, &near_db("@rack")).waiting_may_help);
+    let large = InstanceRequest { resources: Amounts::new(100, 8192), ..near_db("") };
+    assert!(!refusal(&mut racked, &large).waiting_may_help, "it is too small");
+}
+
+#[test]
+fn waiting_moves_no_volume() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 1000, 1024), node("b", 1000, 4096)]);
+    let (id, home) = ("data".to_owned(), NodeId::new("a"));
+    engine.fleet_mut().put_volume(Volume { tenant: None, id, home, attached_to: None });
+    let mut wanted = request(1, 100, 2048);
+    wanted.volumes.push("data".to_owned());
+    assert!(!refusal(&mut engine, &wanted).waiting_may_help, "its home is too small");
+    wanted.resources.memory_mib = 512;
+    claim(&mut engine, &request(70, 0, 900), "a");
+    assert!(refusal(&mut engine, &wanted).waiting_may_help, "its home is only full");
+}
+
+// The state of a node.
+
+#[test]
+fn a_state_that_keeps_instances_out_is_named_and_only_an_operator_ends_what_one_began() {
+    let states = [
+        (NodeState::Cordoned, "uncordon it"),
+        (NodeState::Draining, "cancel its drain"),
+        (NodeState::Degraded, "repair what its agent reports, which ends the state"),
+        (NodeState::Lost, "start the host or its agent, whose next heartbeat ends the state"),
+    ];
+    let mut nodes = Vec::new();
+    // From last to first, each is preferred to those before it.
+    for (number, (state, remedy)) in states.into_iter().enumerate().rev() {
+        let id = format!("n{}", 9 - number);
+        nodes.push(node_with(&id, 1000, 4096, |facts| facts.state = state));
+        let mut engine = engine(builtin("balanced"), &nodes);
+        let found = fix(&mut engine, &request(1, 100, 512), |fix| matches!(fix, Fix::Mend { .. }));
+        let Fix::Mend { node, state: named, remedy: text, .. } = found else { panic!("a mend") };
+        let named = (node.unwrap().to_string(), named, text.to_string());
+        assert_eq!(named, (id, Some(state), remedy.to_owned()));
+    }
+}
+
 // Batches.
+
+/// Whether the refusal of a batch says that waiting may help.
+fn may_wait(engine: &mut Engine, members: Vec<InstanceRequest>) -> bool {
+    batch_refusal(engine, &Batch::new(members)).waiting_may_help
+}
+
+fn members(count: u128, change: impl Fn(&mut InstanceRequest)) -> Vec<InstanceRequest> {
+    let member = |number: u128| {
+        let mut member = request(number, 100, 1000);
+        change(&mut member);
+        member
+    };
+    (1..=count).map(member).collect()
+}
+
+#[test]
+fn waiting_may_help_a_batch_only_if_nodes_that_may_take_it_could_hold_all_of_it() {
+    let ssd = |facts: &mut NodeFacts| {
+        drop(facts.traits.insert("ssd".to_owned(), TraitValue::Bool(true)));
+    };
+    let mut nodes: Vec<NodeFacts> =
+        (0..4).map(|number| node(&format!("n{number}"), 64_000, 65_536)).collect();
+    nodes.push(node_with("fast", 64_000, 4400, ssd));
+    let mut engine = engine(builtin("balanced"), &nodes);
+    claim(&mut engine, &request(70, 0, 4000), "fast");
+    let on_ssd = |member: &mut InstanceRequest| {
+        drop(member.traits.insert("ssd".to_owned(), TraitValue::Bool(true)));
+    };
+    assert!(may_wait(&mut engine, members(4, on_ssd)), "the one node holds four");
+    assert!(!may_wait(&mut engine, members(10, on_ssd)), "and no ten");
+}
+
+#[test]
+fn waiting_does_not_help_a_batch_that_must_be_apart_on_more_nodes_than_there_are() {
+    let nodes = ["a", "b", "c"].map(|id| node(id, 64_000, 4096));
+    let mut engine = engine(builtin("balanced"), &nodes);
+    for (number, id) in [(70, "a"), (71, "b"), (72, "c")] {
+        claim(&mut engine, &request(number, 0, 3500), id);
+    }
+    let apart = |member: &mut InstanceRequest| {
+        member.tags.insert("role".to_owned(), "web".to_owned());
+        member.affinity.push(Rule::parse("role!=web").unwrap());
+    };
+    assert!(may_wait(&mut engine, members(3, apart)));
+    assert!(!may_wait(&mut engine, members(5, apart)));
+    // Many of them are counted, not searched.
+    assert!(!may_wait(&mut engine, members(40, apart)));
+}
+
+#[test]
+fn waiting_does_not_help_a_batch_of_two_kinds_that_share_too_little_room() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 64_000, 8192)]);
+    claim(&mut engine, &request(70, 0, 4000), "a");
+    let mixed = |large: u128, small: u128| {
+        let mut all = members(large + small, |_| {});
+        all.iter_mut().take(usize::try_from(large).unwrap()).for_each(|member| {
+            member.resources.memory_mib = 3000;
+        });
+        all
+    };
+    assert!(may_wait(&mut engine, mixed(2, 2)));
+    assert!(!may_wait(&mut engine, mixed(2, 3)), "each kind fits alone, both do not");
+}
+
+#[test]
+fn what_was_left_out_of_a_batch_waits_next_to_those_that_were_placed() {
+    let nodes = ["a", "b", "c"].map(|id| node(id, 64_000, 4096));
+    let apart = |member: &mut InstanceRequest| {
+        member.tags.insert("role".to_owned(), "web".to_owned());
+        member.affinity.push(Rule::parse("role!=web").unwrap());
+    };
+    let mut open = engine(builtin("balanced"), &nodes);
+    let some = Batch::new(members(5, apart)).with_mode(BatchMode::BestEffort);
+    let refused = open.place_batch(&some, NOW).unwrap().refused;
+    assert!(!refused[0].1.waiting_may_help, "its siblings stay where they are");
+    claim(&mut open, &request(70, 0, 3500), "a");
+    let three = Batch::new(members(3, apart)).with_mode(BatchMode::BestEffort);
+    let refused = open.place_batch(&three, NOW).unwrap().refused;
+    assert!(refused[0].1.waiting_may_help, "the third node is full of others");
+}
+
+#[test]
+fn what_was_placed_of_a_batch_makes_no_room_for_the_rest() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 64_000, 4096)]);
+    let some = Batch::new(members(6, |_| {})).with_mode(BatchMode::BestEffort);
+    let outcome = engine.place_batch(&some, NOW).unwrap();
+    assert_eq!(outcome.placements.len(), 4);
+    let refused = &outcome.refused[0].1;
+    assert!(!refused.fixes.iter().any(is_free), "{refused}");
+    // Nothing that leaves would help, so that is not advised either.
+    assert!(!refused.waiting_may_help && !refused.remedy.contains("release"), "{refused}");
+}
+
+#[test]
+fn nodes_that_are_added_for_a_batch_are_few_and_small() {
+    let mut engine = engine(builtin("balanced"), &[node("a", 64_000, 16_384)]);
+    claim(&mut engine, &request(70, 0, 15_000), "a");
+    // The roomiest node holds 16 such: the 20 that are left need two nodes, for ten each.
+    let found = batch_refusal(&mut engine, &Batch::new(members(21, |_| {}))).fixes;
+    let added = found.iter().find_map(|fix| match fix {
+        Fix::AddNode { shape, count, .. } => Some((*shape, *count)),
+        _ => None,
+    });
+    let (shape, count) = added.unwrap();
+    assert_eq!((count, shape.memory_mib), (2, 10 * 1064), "{shape}");
+}
 
 fn batch_refusal(engine: &mut Engine, batch: &Batch) -> Refusal {
     let mut outcome = engine.place_batch(batch, NOW).unwrap();

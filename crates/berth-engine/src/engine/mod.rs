@@ -33,8 +33,9 @@ use rankings::{RankingLookup, Rankings};
 use scan::{Inputs, Totals, scan_all};
 
 pub(crate) use fixes::{
-    Combination, FixLeads, LIMITS, RequestChange, Room, changes_for_new_node, combined_fix, free,
-    least_release, mend, mended_facts, new_name, numbered, shrink_to_count, smallest_node,
+    Combination, FixLeads, LIMITS, RequestChange, Room, changed, changes_for_new_node,
+    combined_fix, free, least_amount, least_release, least_shape, mend, mended_facts, new_name,
+    numbered, shrink_to_count, smallest_node,
 };
 pub(crate) use release::{Departure, smallest_release};
 

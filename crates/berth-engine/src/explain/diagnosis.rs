@@ -2,13 +2,14 @@
 //! filter matters most.
 
 use super::failure_sets::{FailureSets, FilterSet};
-use super::{FilterCount, NearestMiss, Refusal};
+use super::waiting::{holds_when_empty, may_pass_later};
+use super::{FilterCount, NearestMiss, Refusal, StableName};
 use crate::filter::{
     CPU_WITHIN_HOST, FILTERS, FilterId, FilterTest, passes_neighbour_tests, passes_request_tests,
     run_filter,
 };
 use crate::fleet::{NodeIndex, NodeRow};
-use crate::model::{Demand, Evidence, NodeId, Room, Used};
+use crate::model::{Demand, Evidence, NodeId};
 use crate::prepared_request::PreparedRequest;
 use crate::score::notices_of;
 
@@ -24,7 +25,8 @@ pub(crate) struct Diagnosis {
     pub(crate) sets: FailureSets,
     /// Nodes that only the size of the request keeps out.
     pub(crate) lack_only_room: Vec<NodeIndex>,
-    /// Whether some node could take it by itself: once others have left, or its state has changed.
+    /// Whether some node could take it by itself: once others have come and gone and its state has
+    /// changed.
     waiting_may_help: bool,
 }
 
@@ -128,11 +130,11 @@ impl Diagnosis {
             return;
         };
         let (mut first, mut failures, mut lacks_only_room) = (None, 0, true);
-        let (mut failed, mut is_transient) = (FilterSet::default(), true);
+        let (mut failed, mut may_pass) = (FilterSet::default(), !self.waiting_may_help);
         tests.for_each_failure(index, row, &mut |filter, evidence| {
             failures += 1;
             failed = failed.with(filter);
-            is_transient &= filter.filter().transient && !evidence.is_absence();
+            may_pass = may_pass && may_pass_later(tests.prepared, filter, index, &evidence);
             // A smaller request also passes the filter on the cores of the host.
             lacks_only_room &=
                 matches!(filter.filter().test, FilterTest::Load(_)) || filter == CPU_WITHIN_HOST;
@@ -147,8 +149,8 @@ impl Diagnosis {
             self.only[place] += 1;
         }
         self.sets.note(failed, index);
-        self.waiting_may_help =
-            self.waiting_may_help || (is_transient && holds_when_empty(tests, row));
+        self.waiting_may_help = self.waiting_may_help
+            || (may_pass && holds_when_empty(tests.prepared, &tests.demand, row));
         self.removed[place] += 1;
         let closeness = evidence.shortfall().unwrap_or(0);
         let nearest = &mut self.nearest[place];
@@ -182,7 +184,7 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
         // A fleet without nodes has no active ones.
         code: last.map_or("no_nodes_active", |id| id.filter().code).into(),
         filter: last.map(|id| id.filter().name.into()),
-        remedy: last.map_or("add a node", |id| id.filter().remedy).into(),
+        remedy: remedy(last, diagnosis.waiting_may_help),
         nodes: prepared.fleet.node_count(),
         counts: counts.collect(),
         nearest: nearest.collect(),
@@ -194,15 +196,11 @@ pub(crate) fn describe(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) ->
     }
 }
 
-/// Whether a node has room for the request when nothing else is on it.
-fn holds_when_empty(tests: &Tests<'_>, row: &NodeRow) -> bool {
-    let prepared = tests.prepared;
-    let empty = Room { used: Used::default(), ..row.room() };
-    let texts = prepared.fleet.texts();
-    let mut classes = prepared.request.extra.iter();
-    empty.first_lack(&tests.demand).is_none()
-        && classes.all(|(name, &wanted)| {
-            let class = row.extra.iter().find(|class| texts.text(class.name) == name);
-            wanted <= class.map_or(0, |class| class.limit)
-        })
+/// What can be done about the filter behind a refusal.
+pub(crate) fn remedy(last: Option<FilterId>, waiting_may_help: bool) -> StableName {
+    match last {
+        None => "add a node".into(),
+        Some(id) if waiting_may_help => id.filter().remedy.into(),
+        Some(id) => id.filter().lasting_remedy().into(),
+    }
 }

@@ -22,6 +22,10 @@ impl FilterSet {
         Self(self.0 | 1 << id.0)
     }
 
+    pub(crate) fn has(self, id: FilterId) -> bool {
+        self.with(id) == self
+    }
+
     pub(crate) const fn len(self) -> u32 {
         self.0.count_ones()
     }

@@ -9,6 +9,7 @@ mod failure_sets;
 mod fix_text;
 mod render;
 mod table;
+mod waiting;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,12 +17,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::FilterId;
-use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId};
+use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId, NodeState};
 use crate::prepared_request::Notice;
 
-pub(crate) use diagnosis::{Diagnosis, PassedTests, describe, diagnose};
+pub(crate) use diagnosis::{Diagnosis, PassedTests, describe, diagnose, remedy};
 pub(crate) use failure_sets::FilterSet;
 pub(crate) use table::{explain_choice, explain_page};
+pub(crate) use waiting::may_take_later;
 
 /// Who reads an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +132,10 @@ pub enum Fix {
         remedy: StableName,
         /// Which node.
         node: Option<NodeId>,
+        /// The state that must end, if it is its state that keeps instances out. An operator can end
+        /// all but `lost` and `degraded`, which take work on the host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<NodeState>,
     },
     /// Add nodes of this shape.
     AddNode {
@@ -339,7 +345,8 @@ pub struct Refusal {
     pub best_relaxation: Option<(StableName, usize)>,
     /// Changes that were tried and found to work: to the request first, then to the fleet.
     pub fixes: Vec<Fix>,
-    /// Whether waiting may help.
+    /// Whether waiting may help: whether some node could take it once others have come and gone and its
+    /// state has changed; of a batch, whether the nodes could hold all of it then.
     pub waiting_may_help: bool,
     /// What the caller should know about its rules.
     pub notices: Vec<Notice>,

@@ -131,7 +131,7 @@ pub(super) static EXTRA_CLASSES: Filter = Filter {
         setup.request.extra.insert("gpu".to_owned(), 2);
     },
     code: "no_capacity_class",
-    remedy: "ask for less of it, release instances, or add a node that has it",
+    remedy: "ask for less of that class, release instances, or add a node that has it",
     transient: true,
     test: FilterTest::Load(extra_classes),
 };

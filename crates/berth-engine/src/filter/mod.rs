@@ -72,6 +72,13 @@ impl Filter {
         OPTIONAL_FILTERS.contains(&self.name)
     }
 
+    /// What can be done about it where waiting will not help: then no release of others helps either.
+    #[must_use]
+    pub fn lasting_remedy(&self) -> String {
+        let releases = "release instances, ";
+        self.remedy.replace(releases, "")
+    }
+
     /// Whether it looks at the request alone, so that no node is closer to passing than another.
     #[must_use]
     pub const fn is_about_request(&self) -> bool {
@@ -97,6 +104,9 @@ impl FilterId {
         Self::all().find(|id| id.filter().name == name)
     }
 }
+
+/// The filter on the state of a node.
+pub(crate) const NODE_ACTIVE: FilterId = FilterId(3);
 
 /// The filter on an instance with more CPU than its host, which a smaller request passes.
 pub(crate) const CPU_WITHIN_HOST: FilterId = FilterId(21);
@@ -260,6 +270,7 @@ mod tests {
 
     #[test]
     fn the_named_places_are_the_filters_they_name() {
+        assert_eq!(NODE_ACTIVE.filter().name, "node-active");
         assert_eq!(CPU_CAP_MIXING.filter().name, "cpu-cap-mixing");
         assert_eq!(CPU_WITHIN_HOST.filter().name, "cpu-within-host");
         let places = |wanted: fn(&FilterTest) -> bool| {

@@ -4,14 +4,16 @@
 //! A try is greedy: what it finds, the planner finds as well, since it begins in the same way.
 
 use super::batch::{Assignment, Batch, BatchMode, count_placed, largest_first};
+use super::batch_waiting::WaitingBatch;
+use super::search::{Budget, search_exact};
 use crate::engine::{
-    Combination, Engine, FixLeads, LIMITS, RequestChange, Reuse, Room, changes_for_new_node,
-    combined_fix, free, least_release, mend, mended_facts, new_name, numbered, shrink_to_count,
-    smallest_node,
+    Combination, Engine, FixLeads, LIMITS, RequestChange, Reuse, Room, combined_fix, free,
+    least_release, mend, mended_facts, shrink_to_count,
 };
-use crate::explain::{Fix, Refusal};
+use crate::explain::{Fix, Refusal, remedy};
+use crate::filter::FilterId;
 use crate::fleet::{DetachedInstance, NodeIndex, TriedNode};
-use crate::model::{Amounts, InstanceId, InstanceRequest, NodeFacts, NodeId, Timestamp};
+use crate::model::{Amounts, InstanceId, InstanceRequest, Timestamp};
 use crate::prepared_request::PreparedRequest;
 
 /// How often the whole batch may be placed again to explain one refusal.
@@ -28,22 +30,46 @@ const STEPS: usize = 200_000;
 /// What the search for the fixes of one batch may still cost.
 pub(super) struct FixBudget {
     steps_left: usize,
+    /// Whether the whole batch may fit later, once that was found out: it is the same of each class.
+    may_fit_later: Option<bool>,
 }
 
 impl Default for FixBudget {
     fn default() -> Self {
-        Self { steps_left: STEPS }
+        Self { steps_left: STEPS, may_fit_later: None }
     }
 }
 
 impl FixBudget {
-    /// Takes what one try costs, if anything is left. The last one may cost more than is left.
+    /// Takes what something costs, if anything is left. The last one may cost more than is left.
     fn spend(&mut self, steps: usize) -> bool {
         let may = self.steps_left > 0;
         self.steps_left = self.steps_left.saturating_sub(steps);
         may
     }
+
+    /// Tries something, if anything is left, and takes what it cost.
+    pub(super) fn try_with<T>(
+        &mut self,
+        engine: &mut Engine,
+        attempt: impl FnOnce(&mut Engine) -> T,
+    ) -> Option<T> {
+        if self.steps_left == 0 {
+            return None;
+        }
+        let before = engine.work_done();
+        let found = attempt(engine);
+        let steps = usize::try_from(engine.work_done().wrapping_sub(before));
+        self.steps_left = self.steps_left.saturating_sub(steps.unwrap_or(usize::MAX));
+        Some(found)
+    }
 }
+
+/// Steps that the search for one more member may take.
+const SEARCH_STEPS: u32 = 500;
+
+/// How much longer than a scan it takes to ask what keeps each node out.
+const STEPS_TO_EMPTY: usize = 8;
 
 /// Kinds of fixes that share the steps.
 const KINDS: usize = 4;
@@ -56,20 +82,25 @@ const MAX_MENDED: usize = 8;
 
 /// What is to be fixed: the whole batch, or what was left out of one that was granted.
 pub(super) struct RefusedBatch<'a> {
-    batch: Batch,
+    pub(super) batch: Batch,
     /// The member whose class is refused.
-    member: &'a InstanceRequest,
+    pub(super) member: &'a InstanceRequest,
     /// Whether others of the batch are placed already.
     is_rest: bool,
+    /// These, and where.
+    staying: Vec<(&'a InstanceRequest, NodeIndex)>,
 }
 
 impl<'a> RefusedBatch<'a> {
     pub(super) fn new(
-        batch: &Batch,
+        batch: &'a Batch,
         assignment: &Assignment,
         member: &'a InstanceRequest,
         is_rest: bool,
     ) -> Self {
+        let placed = batch.requests.iter().zip(assignment).filter(|_| is_rest);
+        let staying = placed.filter_map(|(request, picked)| Some((request, (*picked)?.index)));
+        let staying = staying.collect();
         let members = batch.requests.iter().zip(assignment);
         let left_out = members.filter(|(request, picked)| {
             !is_rest || (picked.is_none() && request.same_class(member))
@@ -81,12 +112,14 @@ impl<'a> RefusedBatch<'a> {
             BatchMode::BestEffort => BatchMode::AtLeast(1),
             mode => mode,
         };
-        Self { batch: Batch::new(requests).with_mode(mode), member, is_rest }
+        let search_budget = batch.search_budget;
+        let batch = Batch { requests, mode, search_budget };
+        Self { batch, member, is_rest, staying }
     }
 
     /// The batch with its members changed: those of the refused class, and others that have a rule
     /// which is dropped.
-    fn changed(&self, changes: &[RequestChange]) -> Batch {
+    pub(super) fn changed(&self, changes: &[RequestChange]) -> Batch {
         let change = |request: &InstanceRequest| {
             let is_refused = request.same_class(self.member);
             let of_it = changes.iter().filter(|change| is_refused || change.is_for_all());
@@ -97,29 +130,36 @@ impl<'a> RefusedBatch<'a> {
         Batch { requests: self.batch.requests.iter().map(change).collect(), ..self.batch }
     }
 
-    fn members_of_class(&self) -> usize {
+    /// Whether others of the batch are placed already.
+    pub(super) const fn is_rest(&self) -> bool {
+        self.is_rest
+    }
+
+    pub(super) fn members_of_class(&self) -> usize {
         self.batch.requests.iter().filter(|request| request.same_class(self.member)).count()
     }
 
+    /// Whether an instance is of the batch, placed or not: none of them makes room for another.
     fn is_member(&self, id: InstanceId) -> bool {
         self.batch.requests.iter().any(|request| request.id == id)
+            || self.staying.iter().any(|(request, _)| request.id == id)
     }
 }
 
 /// A search for the fixes of one refusal.
-struct BatchSearch<'a> {
-    engine: &'a mut Engine,
-    refused: &'a RefusedBatch<'a>,
+pub(super) struct BatchSearch<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) refused: &'a RefusedBatch<'a>,
     leads: &'a FixLeads,
-    now: Timestamp,
-    tries_left: usize,
-    budget: &'a mut FixBudget,
+    pub(super) now: Timestamp,
+    pub(super) tries_left: usize,
+    pub(super) budget: &'a mut FixBudget,
     /// Steps that one try takes.
     steps_of_try: usize,
     /// Tries that each kind of fix may take: fewer where one takes long, so that each kind has some.
     tries_of_kind: usize,
     /// How many of the batch can be placed as it is, and where.
-    best: (usize, Assignment),
+    pub(super) best: (usize, Assignment),
 }
 
 impl Engine {
@@ -133,13 +173,16 @@ impl Engine {
         now: Timestamp,
     ) {
         let steps_of_try = refused.batch.requests.len() * self.steps_of_choice();
-        if !budget.spend(steps_of_try) {
-            return;
-        }
         let effort = Batch { mode: BatchMode::BestEffort, ..refused.batch.clone() };
-        let best = self.try_greedily(&effort, now);
-        refusal.waiting_may_help =
-            refusal.waiting_may_help && self.holds_batch_when_empty(refused, now);
+        let best = budget.try_with(self, |engine| engine.try_greedily(&effort, now));
+        let Some(best) = best else { return };
+        let best =
+            if refused.is_rest { best } else { self.place_more(&refused.batch, best, budget, now) };
+        if refusal.waiting_may_help {
+            refusal.waiting_may_help = self.may_fit_later(refused, budget, now);
+            let last = refusal.filter.as_deref().and_then(FilterId::named);
+            refusal.remedy = remedy(last, refusal.waiting_may_help);
+        }
         let tries_of_kind = STEPS / KINDS / steps_of_try.max(1);
         let mut search = BatchSearch {
             engine: self,
@@ -155,8 +198,56 @@ impl Engine {
         refusal.fixes = search.fixes();
     }
 
+    /// Whether waiting may help all that is refused. What is not found out is not ruled out.
+    fn may_fit_later(
+        &self,
+        refused: &RefusedBatch<'_>,
+        budget: &mut FixBudget,
+        now: Timestamp,
+    ) -> bool {
+        if let Some(known) = budget.may_fit_later.filter(|_| !refused.is_rest) {
+            return known;
+        }
+        let waiting = WaitingBatch { wanted: &refused.batch, staying: refused.staying.clone() };
+        let steps = waiting.class_count() * self.steps_of_choice() * STEPS_TO_EMPTY;
+        if !budget.spend(steps) {
+            return true;
+        }
+        let (may_fit, steps) = waiting.may_fit_later(self, now);
+        budget.spend(steps);
+        budget.may_fit_later = Some(may_fit);
+        may_fit
+    }
+
+    /// More than was placed greedily, where a short search finds a way; too few for the whole batch.
+    fn place_more(
+        &mut self,
+        batch: &Batch,
+        best: (usize, Assignment),
+        budget: &mut FixBudget,
+        now: Timestamp,
+    ) -> (usize, Assignment) {
+        let volumes = self.volumes_of(batch);
+        let order = largest_first(&batch.requests);
+        let mut best = best;
+        for _ in 0..MAX_TRIES_OF_KIND {
+            let wanted = best.0 + 1;
+            if wanted >= batch.quorum() {
+                break;
+            }
+            let mut steps = Budget::new(SEARCH_STEPS.min(batch.search_budget));
+            let found = budget.try_with(self, |engine| {
+                search_exact(engine, &batch.requests, &order, wanted, &mut steps, now)
+            });
+            let Some(found) = found.flatten() else { break };
+            best = (count_placed(&found), found);
+        }
+        volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
+        best
+    }
+
     /// The most that is placed greedily, in the order given or the largest first.
-    fn try_greedily(&mut self, batch: &Batch, now: Timestamp) -> (usize, Assignment) {
+    pub(super) fn try_greedily(&mut self, batch: &Batch, now: Timestamp) -> (usize, Assignment) {
         let volumes = self.volumes_of(batch);
         let given: Vec<usize> = (0..batch.requests.len()).collect();
         let mut best = self.try_in_order(batch, &given, now);
@@ -174,22 +265,6 @@ impl Engine {
         }
         volumes.into_iter().for_each(|volume| self.fleet.restore_volume(volume));
         (count_placed(&best), best)
-    }
-
-    /// Whether enough of the refused class would have room if nothing else were placed.
-    fn holds_batch_when_empty(&self, refused: &RefusedBatch<'_>, now: Timestamp) -> bool {
-        let prepared = PreparedRequest::new(refused.member, self.policy(), self.fleet(), now);
-        let others = refused.batch.requests.len() - refused.members_of_class();
-        let mut wanted = refused.batch.quorum().saturating_sub(others);
-        for (_, index) in self.fleet().nodes_in_order() {
-            let Some(row) = self.fleet().row(index) else { continue };
-            let room = Room::of(&prepared, row, true);
-            wanted = wanted.saturating_sub(room.holds(refused.member.resources));
-            if wanted == 0 {
-                return true;
-            }
-        }
-        false
     }
 }
 
@@ -211,25 +286,30 @@ impl BatchSearch<'_> {
         if fixes.is_empty() {
             fixes.extend(self.repairs_and_changes());
         }
+        if fixes.is_empty() {
+            fixes.extend(self.nodes_for_some());
+        }
         fixes
     }
 
     /// Whether enough of the batch is placed with its members changed like this.
-    fn works(&mut self, changes: &[RequestChange]) -> bool {
-        if self.tries_left == 0 || !self.budget.spend(self.steps_of_try) {
+    pub(super) fn works(&mut self, changes: &[RequestChange]) -> bool {
+        let batch = self.refused.changed(changes);
+        let valid = batch.requests.iter().all(|request| request.validate().is_ok());
+        if self.tries_left == 0 || !valid {
             return false;
         }
         self.tries_left -= 1;
-        let batch = self.refused.changed(changes);
-        let valid = batch.requests.iter().all(|request| request.validate().is_ok());
-        valid && self.engine.try_greedily(&batch, self.now).0 >= batch.quorum()
+        let now = self.now;
+        let placed = self.budget.try_with(self.engine, |engine| engine.try_greedily(&batch, now).0);
+        placed.is_some_and(|placed| placed >= batch.quorum())
     }
 
-    fn prepared(&self) -> PreparedRequest<'_> {
+    pub(super) fn prepared(&self) -> PreparedRequest<'_> {
         self.prepare(self.refused.member)
     }
 
-    fn prepare<'b>(&'b self, request: &'b InstanceRequest) -> PreparedRequest<'b> {
+    pub(super) fn prepare<'b>(&'b self, request: &'b InstanceRequest) -> PreparedRequest<'b> {
         PreparedRequest::new(request, self.engine.policy(), self.engine.fleet(), self.now)
     }
 
@@ -414,9 +494,10 @@ impl BatchSearch<'_> {
         let mut fixes: Vec<Fix> = Vec::new();
         let mut works = false;
         let most = self.tries_of_kind.min(MAX_MENDED);
-        for (id, facts) in leads.mends.iter().take(most) {
+        for (id, index, facts) in leads.mends.iter().take(most) {
+            let Some(row) = self.engine.fleet().row(*index) else { continue };
+            fixes.push(mend(*id, row));
             tried.extend(self.engine.fleet.try_node(facts));
-            fixes.push(mend(*id, facts.id.clone()));
             works = self.works(&[]);
             if works {
                 break;
@@ -424,93 +505,6 @@ impl BatchSearch<'_> {
         }
         tried.into_iter().rev().for_each(|node| self.engine.fleet.take_back_node(node));
         works.then(|| Fix::all_of(fixes))
-    }
-
-    /// The fewest new nodes that are enough: as large as the largest of the fleet if that helps, each
-    /// no larger than it need be.
-    fn nodes(&mut self) -> Option<Fix> {
-        let missing = self.refused.batch.quorum().saturating_sub(self.best.0);
-        let missing = u32::try_from(missing).ok().filter(|missing| *missing > 0)?;
-        let most = self.most_on_one_node().clamp(1, missing);
-        let ways = if most > 1 { vec![most, 1] } else { vec![1] };
-        for members in ways {
-            let Some(mut facts) = smallest_node(&self.prepared(), members) else { continue };
-            let fewest = missing.div_ceil(members);
-            // One that is asked for by name keeps it.
-            if self.refused.member.required_place.is_none() {
-                facts.id = new_name(self.engine.fleet(), fewest + 1, &[]);
-            }
-            if let Some(count) = self.fewest_nodes(&facts, fewest) {
-                let shape = facts.capacity.unwrap_or_default();
-                return Some(Fix::AddNode { shape, count, facts: Box::new(facts) });
-            }
-        }
-        None
-    }
-
-    /// New nodes for every class of which some are missing, and what these must do without to be
-    /// placed on them.
-    fn nodes_and_changes(&mut self) -> Option<Fix> {
-        let as_it_is = self.refused.batch.requests.iter().zip(&self.best.1);
-        let missing = as_it_is.filter(|(_, picked)| picked.is_none()).map(|(request, _)| request);
-        let mut changes: Vec<(RequestChange, &InstanceRequest)> = Vec::new();
-        for class in classes(missing) {
-            for mut change in changes_for_new_node(&self.prepare(class)) {
-                // What another class does without already is not named twice.
-                if let RequestChange::DropVolumes(volumes) = &mut change {
-                    let dropped = |id: &String| {
-                        let of_volumes = |(other, _): &(RequestChange, _)| matches!(other, RequestChange::DropVolumes(ids) if ids.contains(id));
-                        changes.iter().any(of_volumes)
-                    };
-                    volumes.retain(|id| !dropped(id));
-                    if volumes.is_empty() {
-                        continue;
-                    }
-                }
-                if !changes.iter().any(|(other, _)| *other == change) {
-                    changes.push((change, class));
-                }
-            }
-        }
-        if changes.len() >= LIMITS.changes_of_combined {
-            return None;
-        }
-        let relaxations: Vec<RequestChange> = changes.iter().map(|(one, _)| one.clone()).collect();
-        let relaxed = self.refused.changed(&relaxations);
-        if relaxed.requests.iter().any(|request| request.validate().is_err()) {
-            return None;
-        }
-        let fixes = changes.iter().map(|(change, class)| change.fix(class, None));
-        let effort = Batch { mode: BatchMode::BestEffort, ..relaxed };
-        let (placed, assignment) = self.engine.try_greedily(&effort, self.now);
-        let wanted = self.refused.batch.quorum().saturating_sub(placed);
-        if wanted == 0 {
-            return (!changes.is_empty()).then(|| Fix::all_of(fixes.collect()));
-        }
-        let left = effort.requests.iter().zip(&assignment).filter(|(_, at)| at.is_none());
-        let left: Vec<&InstanceRequest> = left.map(|(request, _)| request).take(wanted).collect();
-        let nodes = self.nodes_of_classes(&left)?;
-        self.works_with(&nodes, &relaxations).then(|| {
-            let added = nodes.into_iter().map(|(facts, count)| Fix::AddNode {
-                shape: facts.capacity.unwrap_or_default(),
-                count,
-                facts: Box::new(facts),
-            });
-            Fix::all_of(added.chain(fixes).collect())
-        })
-    }
-
-    /// One node for each of these, alike for equal ones.
-    fn nodes_of_classes(&self, members: &[&InstanceRequest]) -> Option<Vec<(NodeFacts, u32)>> {
-        let mut nodes: Vec<(NodeFacts, u32)> = Vec::new();
-        for class in classes(members.iter().copied()) {
-            let count = members.iter().filter(|member| member.same_class(class)).count();
-            let count = u32::try_from(count).ok()?;
-            let taken: Vec<NodeId> = nodes.iter().map(|(facts, _)| facts.id.clone()).collect();
-            let id = new_name(self.engine.fleet(), count, &taken);
-            nodes.push((NodeFacts { id, ..smallest_node(&self.prepare(class), 1)? }, count));
-        }
-        Some(nodes)
     }
 
     /// A mended node together with changes of the refused class, or with several repairs.
@@ -528,48 +522,4 @@ impl BatchSearch<'_> {
         }
         None
     }
-
-    /// How many of the refused class the roomiest node would hold with nothing else on it.
-    fn most_on_one_node(&self) -> u32 {
-        let prepared = self.prepared();
-        let fleet = prepared.fleet;
-        let rows = fleet.nodes_in_order().filter_map(|(_, index)| fleet.row(index));
-        let holds =
-            rows.map(|row| Room::of(&prepared, row, true).holds(self.refused.member.resources));
-        holds.max().and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
-    }
-
-    /// The least number of such nodes with which the batch fits, near the fewest that may do.
-    fn fewest_nodes(&mut self, facts: &NodeFacts, fewest: u32) -> Option<u32> {
-        let mut works = |count| self.works_with(&[(facts.clone(), count)], &[]);
-        let count = [fewest, fewest + 1].into_iter().find(|&count| works(count))?;
-        // What greedy left out may need fewer nodes than there are members left out.
-        let is_less = count > 1 && works(count - 1);
-        Some(if is_less { count - 1 } else { count })
-    }
-
-    /// Whether the changed batch fits with so many nodes of each kind added.
-    fn works_with(&mut self, nodes: &[(NodeFacts, u32)], changes: &[RequestChange]) -> bool {
-        let mut tried: Vec<TriedNode> = Vec::new();
-        for (facts, count) in nodes {
-            for place in 0..*count {
-                let id = numbered(&facts.id, place);
-                tried.extend(self.engine.fleet.try_node(&NodeFacts { id, ..facts.clone() }));
-            }
-        }
-        let works = self.works(changes);
-        tried.into_iter().rev().for_each(|node| self.engine.fleet.take_back_node(node));
-        works
-    }
-}
-
-/// One request of each class.
-fn classes<'a>(requests: impl Iterator<Item = &'a InstanceRequest>) -> Vec<&'a InstanceRequest> {
-    let mut classes: Vec<&InstanceRequest> = Vec::new();
-    for request in requests {
-        if !classes.iter().any(|class| class.same_class(request)) {
-            classes.push(request);
-        }
-    }
-    classes
 }

@@ -5,6 +5,8 @@
 
 mod batch;
 mod batch_fixes;
+mod batch_nodes;
+mod batch_waiting;
 mod evacuate;
 mod preempt;
 mod rebalance;

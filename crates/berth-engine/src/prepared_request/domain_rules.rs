@@ -98,6 +98,27 @@ impl DomainRule<'_> {
         }
     }
 
+    /// Whether the node may pass the rule once others have come and gone.
+    pub(crate) fn may_admit_later(&self, prepared: &PreparedRequest<'_>, index: NodeIndex) -> bool {
+        let known = self.topology == Topology::Node
+            || prepared.fleet.domain(index, self.topology) != NO_DOMAIN;
+        match self.test {
+            CountTest::Absent | CountTest::Anywhere => true,
+            // Those that it wants may come, or the request is the first once all have left.
+            CountTest::Present => known || self.selects(prepared.request),
+            CountTest::Below(limit) => limit > 0,
+            CountTest::HomeBelow(limit) => known && limit > 0,
+        }
+    }
+
+    /// Whether the request is among the members of its own affinity rule.
+    fn selects(&self, request: &InstanceRequest) -> bool {
+        match self.members {
+            RuleMembers::Selected(rule) => selects_request(rule, request),
+            RuleMembers::Group(_) | RuleMembers::Hinted => false,
+        }
+    }
+
     /// Whether the rule's result for other nodes changes when the first member is placed.
     pub(crate) fn depends_on_first_member(&self) -> bool {
         // The first member decides the domain, which changes the result of every other node.
@@ -356,7 +377,10 @@ fn add_hint(prepared: &mut PreparedRequest<'_>, hint: &Hint, test: CountTest) {
         Hint::Tag(key, value) => format!("{key}={value}"),
     };
     if nodes.is_empty() {
-        prepared.notices.push(Notice::UnknownHint { hint: text.clone() });
+        let notice = Notice::UnknownHint { hint: text.clone() };
+        if !prepared.notices.contains(&notice) {
+            prepared.notices.push(notice);
+        }
         // `far` from nothing holds everywhere; a strict `near` to nothing fails everywhere.
         if test == CountTest::Absent {
             return;
@@ -487,7 +511,8 @@ fn selects_row(rule: &Rule, row: &InstanceRow, fleet: &Fleet) -> bool {
     })
 }
 
-fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
+/// Whether a rule is about an instance as it is requested.
+pub(crate) fn selects_request(rule: &Rule, request: &InstanceRequest) -> bool {
     let tags: Vec<_> = request.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     rule.selects(&Candidate {
         id: &request.id.to_string(),

@@ -9,7 +9,7 @@ use crate::model::{InstanceRequest, Timestamp};
 use crate::policy::Policy;
 
 pub use domain_rules::Notice;
-pub(crate) use domain_rules::{DomainRule, Origin};
+pub(crate) use domain_rules::{DomainRule, Origin, selects_request};
 
 use domain_rules::Hints;
 

@@ -40,7 +40,7 @@ impl RequestUnderTest {
         self.budget.is_some()
     }
 
-    fn quorum(&self) -> usize {
+    pub(crate) fn quorum(&self) -> usize {
         match self.mode {
             BatchMode::AllOrNothing => self.requests.len(),
             BatchMode::AtLeast(least) => least,
@@ -125,8 +125,11 @@ fn apply(
             }
             Ok(())
         }
-        Fix::Mend { filter, node, .. } => {
-            mend(twin, filter, node.as_ref().expect("operators see nodes"))
+        Fix::Mend { filter, node, state, .. } => {
+            let id = node.as_ref().expect("operators see nodes");
+            let found = twin.world.node(id).expect("a known node").state;
+            assert_eq!(*state, (filter == "node-active").then_some(found), "{fix}");
+            mend(twin, filter, id)
         }
         Fix::AddNode { facts, count, shape } => {
             assert_eq!(facts.capacity, Some(*shape));
@@ -211,7 +214,12 @@ fn mend(twin: &mut Twin, filter: &str, id: &NodeId) -> Result<(), String> {
     let now: Timestamp = twin.now;
     let mut facts: NodeFacts = twin.world.node(id).expect("a known node").clone();
     match filter {
-        "node-active" => facts.state = NodeState::Active,
+        "node-active" => {
+            if facts.state == NodeState::Lost {
+                facts.heartbeat_at = now;
+            }
+            facts.state = NodeState::Active;
+        }
         "heartbeat-fresh" => facts.heartbeat_at = now,
         "kvm" => facts.kvm = true,
         "scratch-disk" => facts.scratch_mib = 1 << 30,
@@ -226,8 +234,24 @@ fn mend(twin: &mut Twin, filter: &str, id: &NodeId) -> Result<(), String> {
     Ok(())
 }
 
+/// What would be enough if the fix asked for more than it must: one node less, one unit less of one
+/// thing each; or one instance more of a batch, where less than what was asked is proposed.
+pub(crate) fn closer_calls(fix: &Fix, asked: &RequestUnderTest) -> Vec<Fix> {
+    let mut calls = smaller_nodes(fix);
+    match fix {
+        Fix::AddNode { shape, count, facts } if *count > 1 => {
+            calls.push(Fix::AddNode { shape: *shape, count: count - 1, facts: facts.clone() });
+        }
+        Fix::Fewer { count, of } if (*count as usize) + 1 < asked.quorum() => {
+            calls.push(Fix::Fewer { count: count + 1, of: *of });
+        }
+        _ => {}
+    }
+    calls
+}
+
 /// The same new node, with one unit less of one thing each.
-pub(crate) fn smaller_nodes(fix: &Fix) -> Vec<Fix> {
+fn smaller_nodes(fix: &Fix) -> Vec<Fix> {
     let Fix::AddNode { shape, count, facts } = fix else { return Vec::new() };
     let dimensions: [fn(&mut Amounts) -> &mut u32; 4] = [
         |shape| &mut shape.cpu_milli,

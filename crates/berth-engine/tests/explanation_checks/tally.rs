@@ -7,6 +7,7 @@ use berth_engine::{Fix, Refusal};
 
 use crate::fleets::Scene;
 use crate::oracle::decide::Why;
+use crate::waiting::Verdict;
 
 /// Failures that are kept to be read.
 const KEPT: usize = 12;
@@ -42,6 +43,13 @@ pub(crate) struct Tally {
     with_fix: [Share; 2],
     fixes: BTreeMap<(bool, String), Share>,
     without: BTreeMap<(bool, String), usize>,
+    /// Proposals of which less would not be enough, and of batches more would not fit.
+    best: BTreeMap<(bool, String), Share>,
+    /// Refusals that say rightly whether waiting may help, and how many the oracle cannot decide.
+    waiting: Share,
+    undecided: usize,
+    /// Counts on.
+    number: usize,
     failures: Vec<String>,
 }
 
@@ -58,6 +66,30 @@ impl Tally {
         self.fixes.entry((batch, kind(fix))).or_default().note(worked);
     }
 
+    /// The next of a series of numbers.
+    pub(crate) const fn next(&mut self) -> usize {
+        self.number += 1;
+        self.number
+    }
+
+    pub(crate) fn best(&mut self, fix: &Fix, is_best: bool, batch: bool) {
+        self.best.entry((batch, kind(fix))).or_default().note(is_best);
+    }
+
+    pub(crate) fn waiting(&mut self, scene: &Scene, refusal: &Refusal, verdict: Verdict) {
+        if verdict == Verdict::Unknown {
+            self.undecided += 1;
+            return;
+        }
+        let is_right = refusal.waiting_may_help == (verdict == Verdict::MayHelp);
+        self.waiting.note(is_right);
+        if !is_right && self.failures.len() < KEPT {
+            let said = refusal.waiting_may_help;
+            self.failures
+                .push(format!("seed {}: waiting {said}, {verdict:?}\n{refusal}", scene.seed));
+        }
+    }
+
     pub(crate) fn failed(&mut self, scene: &Scene, fix: &Fix, problem: &str) {
         if self.failures.len() < KEPT {
             self.failures.push(format!("seed {}: {fix}\n    {problem}", scene.seed));
@@ -72,13 +104,17 @@ impl Tally {
         })
     }
 
-    /// At least 99 % of fixes work, of single requests all; at least 95 % of refusals have one.
+    /// At least 99 % of fixes work, of single requests all; at least 95 % of refusals have one; 99 % of
+    /// what is proposed is no more than it must be; and all say rightly whether waiting may help.
     pub(crate) fn assert_goals(&self) {
         let [one, batch] = self.with_fix;
         assert!(one.all > 100 && batch.all > 100, "too few refusals: the test shows nothing");
         assert!(self.fixes_of(false).is_at_least(100), "{self}");
         assert!(self.fixes_of(true).is_at_least(99), "{self}");
         assert!(one.is_at_least(95) && batch.is_at_least(95), "{self}");
+        assert!(self.best.values().all(|share| share.is_at_least(99)), "{self}");
+        assert!(self.waiting.is_at_least(100), "{self}");
+        assert!(self.undecided * 20 < self.waiting.all, "{self}");
     }
 }
 
@@ -106,6 +142,12 @@ impl fmt::Display for Tally {
             for ((_, filters), count) in without.iter().take(KEPT) {
                 writeln!(f, "  {count} without a fix: {filters}")?;
             }
+        }
+        let (waiting, undecided) = (self.waiting, self.undecided);
+        writeln!(f, "waiting: said rightly {waiting}, not decided {undecided}")?;
+        for ((batch, kind), share) in &self.best {
+            let of = if *batch { "batch" } else { "single" };
+            writeln!(f, "{of}: {kind} of which less is not enough {share}")?;
         }
         self.failures.iter().try_for_each(|failure| writeln!(f, "  {failure}"))
     }

@@ -116,6 +116,8 @@ fn mend(engine: &mut Engine, filter: &str, node: &NodeId, now: Timestamp) -> boo
     };
     match filter {
         "node-active" => {
+            // A lost node is heard again first.
+            fleet.heartbeat(node, now);
             fleet.set_state(node, NodeState::Active);
         }
         "heartbeat-fresh" => {

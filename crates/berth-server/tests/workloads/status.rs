@@ -259,3 +259,44 @@ async fn a_node_on_which_nothing_boots_is_avoided_by_those_who_come_next() {
     let failed = deaths.iter().filter(|event| event["body"]["reason"] == "failed").count();
     assert_eq!(failed, 1, "{deaths:?}");
 }
+
+/// The instances whose release a refusal proposes.
+fn proposed_releases(problem: &Value) -> Vec<Value> {
+    let of_refusals = problem["refusals"].as_array().into_iter().flatten();
+    let of_nodes =
+        of_refusals.flat_map(|refusal| refusal["fixes"].as_array().into_iter().flatten());
+    let fixes = problem["fixes"].as_array().into_iter().flatten().chain(of_nodes);
+    let frees = fixes.filter(|fix| fix["kind"] == "free");
+    frees.flat_map(|fix| fix["instances"].as_array().cloned().unwrap_or_default()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_would_be_replaced_is_not_proposed_for_release() {
+    let mut world = World::new().await;
+    small_node(&world, "n1").await;
+    world.apply("web", large(1)).await.expect(201);
+    world.ready("web").await;
+    let spec =
+        json!({ "resources": { "cpu_milli": 100, "memory_mib": 3000 }, "workload": "batch" });
+    let wanted = json!({ "tenant": TENANT, "instances": [spec] });
+    let refused = async |world: &World, code: &str| {
+        let mut dry = wanted.clone();
+        dry["dry_run"] = json!(true);
+        let problem = world.post("/v1/placements", &dry).await.problem(409, code).json();
+        proposed_releases(&problem)
+    };
+    assert_eq!(refused(&world, "no_capacity_memory").await, Vec::<Value>::new());
+    // One that only names a workload which is not stored is not replaced.
+    small_node(&world, "n2").await;
+    let placed = world.post("/v1/placements", &wanted).await.expect(201).json();
+    let own = vec![placed["instances"][0]["instance"].clone()];
+    assert_eq!(refused(&world, "no_capacity_memory").await, own);
+    // The same is proposed against a quota, and after a restart.
+    let quota = json!({ "instances": 2 });
+    let path = format!("/v1/quotas/{TENANT}");
+    world.servers[0].put(&world.token, &path, &quota).await.expect(201);
+    small_node(&world, "n3").await;
+    assert_eq!(refused(&world, "quota_exceeded").await, own);
+    world.restart().await;
+    assert_eq!(refused(&world, "quota_exceeded").await, own);
+}

@@ -2,7 +2,7 @@
 
 use berth_api::engine::affinity::Rule;
 use berth_api::engine::{
-    Amounts, Fix, InstanceRequest, NodeFacts, QuotaLimits, Ratios, TraitValue,
+    Amounts, Fix, InstanceRequest, NodeFacts, NodeState, QuotaLimits, Ratios, TraitValue,
 };
 use berth_api::units;
 
@@ -46,9 +46,9 @@ fn change(fix: &Fix) -> String {
             let action = if *preempts { "preempt" } else { "release" };
             format!("{action} {count}{whose}{place}{}", named(names, instances.len()))
         }
-        Fix::Mend { filter, remedy, node } => {
+        Fix::Mend { filter, remedy, node, state } => {
             let on = name(node.as_ref());
-            match node_change(filter) {
+            match node_change(filter, *state) {
                 Some((change, _)) => format!("fix {on}: {change}"),
                 None => format!("work on the host of {on}: {remedy}"),
             }
@@ -87,7 +87,8 @@ fn command(fix: &Fix, advice: &Advice<'_>) -> Option<String> {
         }
         Fix::Fewer { count, .. } => advice.with_fewer(*count),
         Fix::Count { .. } => advice.with_count(fix),
-        Fix::Free { preempts: true, .. } => advice.with_preemption().or_else(|| fleet_command(fix)),
+        // To release them alone brings no room where they would be replaced.
+        Fix::Free { preempts: true, .. } => advice.with_preemption(),
         Fix::Free { .. }
         | Fix::Mend { .. }
         | Fix::AddNode { .. }
@@ -97,14 +98,19 @@ fn command(fix: &Fix, advice: &Advice<'_>) -> Option<String> {
             let of_request = |fix: &&Fix| {
                 matches!(fix, Fix::Shrink { .. } | Fix::Relax { .. } | Fix::ChangePool { .. })
             };
-            let (of_request, of_fleet): (Vec<&Fix>, Vec<&Fix>) =
-                changes.iter().partition(of_request);
+            let (of_request, others): (Vec<&Fix>, Vec<&Fix>) = changes.iter().partition(of_request);
+            let (fewer, of_fleet): (Vec<&Fix>, Vec<&Fix>) =
+                others.into_iter().partition(|fix| matches!(fix, Fix::Fewer { .. }));
             let mut commands = Vec::new();
             for fix in of_fleet {
                 commands.push(fleet_command(fix)?);
             }
             // Once the fleet is changed, the request is sent again, changed or not.
-            commands.push(advice.with_changes(&of_request)?);
+            if let Some(Fix::Fewer { count, .. }) = fewer.first() {
+                commands.push(advice.for_fewer(*count).with_changes(&of_request)?);
+            } else if !(of_request.is_empty() && advice.tries_again()) {
+                commands.push(advice.with_changes(&of_request)?);
+            }
             Some(commands.join(" && "))
         }
     }
@@ -117,8 +123,8 @@ fn fleet_command(fix: &Fix) -> Option<String> {
             let ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
             (!ids.is_empty()).then(|| format!("berth claims release {}", ids.join(" ")))
         }
-        Fix::Mend { filter, node, .. } => {
-            let (node, (_, command)) = (node.as_ref()?, node_change(filter)?);
+        Fix::Mend { filter, node, state, .. } => {
+            let (node, (_, command)) = (node.as_ref()?, node_change(filter, *state)?);
             Some(command.replace("NODE", &args::shell_quote(node.as_str())))
         }
         Fix::AddNode { facts, count, .. } => Some(register_command(facts, *count)),
@@ -154,12 +160,20 @@ fn quota_command(tenant: &str, limits: &QuotaLimits) -> String {
 
 /// What an operator changes about a node that a filter keeps out, and by which command; absent where
 /// only work on the host helps: what Berth is told of a host does not repair it.
-fn node_change(filter: &str) -> Option<(&'static str, &'static str)> {
-    Some(match filter {
-        "node-active" => ("let it take instances again", "berth nodes uncordon NODE"),
-        "not-reserved" => ("end its reservation", "berth nodes set NODE reserved=false"),
-        "no-reboot-soon" => ("cancel its planned reboot", "berth nodes set NODE next_reboot=null"),
-        "not-headnode" => (
+fn node_change(filter: &str, state: Option<NodeState>) -> Option<(&'static str, &'static str)> {
+    Some(match (filter, state) {
+        // What is lost or degraded stays so until its agent reports otherwise.
+        ("node-active", Some(NodeState::Lost | NodeState::Degraded)) => return None,
+        ("node-active", Some(NodeState::Draining)) => (
+            "cancel its drain, so that it takes instances again",
+            "berth nodes drain NODE --cancel",
+        ),
+        ("node-active", Some(_)) => ("let it take instances again", "berth nodes uncordon NODE"),
+        ("not-reserved", _) => ("end its reservation", "berth nodes set NODE reserved=false"),
+        ("no-reboot-soon", _) => {
+            ("cancel its planned reboot", "berth nodes set NODE next_reboot=null")
+        }
+        ("not-headnode", _) => (
             "let it take instances although it runs the control plane",
             "berth nodes set NODE headnode=false",
         ),

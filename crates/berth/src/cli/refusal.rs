@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use berth_api::engine::{FilterCount, Fix, NearestMiss, NodeId, Refusal, SearchEnd};
-use berth_api::{InstanceSpec, Mode, PlaceRequest, Problem};
+use berth_api::{InstanceSpec, Mode, NewWorkload, PlaceRequest, Problem, Workload};
 
 use super::changed_request;
 use super::fixes::{change_flags, describe};
@@ -27,6 +27,19 @@ pub(crate) struct Advice<'a> {
     refused: Option<&'a str>,
     /// How many instances were placed.
     placed: u32,
+    /// What the request is of, if it was made earlier.
+    origin: Origin<'a>,
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// This command, or nobody knows.
+    Command,
+    /// A ticket with this id that still waits: it is cancelled before another request takes its place.
+    Waiting(&'a str),
+    /// A workload, whose template is changed.
+    Workload(&'a Workload),
 }
 
 impl<'a> Advice<'a> {
@@ -36,7 +49,8 @@ impl<'a> Advice<'a> {
         kept: Vec<String>,
         request: &'a PlaceRequest,
     ) -> Self {
-        Self { flags: Some(flags), kept, request: Some(request), refused: None, placed: 0 }
+        let origin = Origin::Command;
+        Self { flags: Some(flags), kept, request: Some(request), refused: None, placed: 0, origin }
     }
 
     /// Only for the rest, after some instances were placed.
@@ -46,7 +60,23 @@ impl<'a> Advice<'a> {
 
     /// For a request that this command did not make, such as one in the log.
     pub(crate) const fn none() -> Self {
-        Self { flags: None, kept: Vec::new(), request: None, refused: None, placed: 0 }
+        let kept = Vec::new();
+        let origin = Origin::Command;
+        Self { flags: None, kept, request: None, refused: None, placed: 0, origin }
+    }
+
+    /// For a request that waits, or waited, under this id.
+    pub(crate) fn of_ticket(request: &'a PlaceRequest, waiting: Option<&'a str>) -> Self {
+        let origin = match waiting {
+            Some(id) => Origin::Waiting(id),
+            None => Origin::Command,
+        };
+        Self { request: Some(request), origin, ..Self::none() }
+    }
+
+    /// For a member of a workload; `request` asks for one with its template and pools.
+    pub(crate) fn of_workload(workload: &'a Workload, request: &'a PlaceRequest) -> Self {
+        Self { request: Some(request), origin: Origin::Workload(workload), ..Self::none() }
     }
 
     /// The same about one refusal.
@@ -80,26 +110,35 @@ impl<'a> Advice<'a> {
         by_flags().or_else(|| self.as_whole(fixes, &self.kept))
     }
 
-    /// The command that places at least so many of the batch.
-    pub(super) fn with_fewer(&self, count: u32) -> Option<String> {
+    /// The same, with at least so many of the batch to be placed.
+    pub(super) fn for_fewer(&self, count: u32) -> Self {
         let mut kept = self.kept_without_mode();
         kept.extend(["--at-least".to_owned(), count.to_string()]);
-        if self.was_read_from_stream() {
-            return self.as_whole(&[], &kept);
+        Self { kept, ..*self }
+    }
+
+    /// The command that places at least so many of the batch.
+    pub(super) fn with_fewer(&self, count: u32) -> Option<String> {
+        let fewer = self.for_fewer(count);
+        match self.flags.filter(|_| !self.was_read_from_stream()) {
+            Some(flags) => Some(fewer.line(flags, &[])),
+            None => self.as_whole(&[], &fewer.kept),
         }
-        Some(Advice { kept, ..*self }.line(self.flags?, &[]))
     }
 
     /// The command that asks for so many, and for no fewer.
     pub(super) fn with_count(&self, fix: &Fix) -> Option<String> {
         let Fix::Count { count, .. } = fix else { return None };
         let kept = self.kept_without_mode();
-        if !self.is_uniform() || self.was_read_from_stream() {
-            return self.as_whole(&[fix], &kept);
-        }
-        let mut flags = self.flags?.clone();
+        let uniform = self.flags.filter(|_| self.is_uniform() && !self.was_read_from_stream());
+        let Some(mut flags) = uniform.cloned() else { return self.as_whole(&[fix], &kept) };
         flags.count = Some(*count);
         Some(Advice { kept, ..*self }.line(&flags, &[]))
+    }
+
+    /// Whether it is tried again by itself when the fleet has changed.
+    pub(super) const fn tries_again(&self) -> bool {
+        matches!(self.origin, Origin::Waiting(_) | Origin::Workload(_))
     }
 
     /// A command that has the whole request in it, changed.
@@ -112,16 +151,37 @@ impl<'a> Advice<'a> {
         }
         let changed =
             fixes.iter().all(|fix| changed_request::apply(&mut request, fix, self.refused));
-        let text = changed.then(|| changed_request::text(&request)).flatten()?;
+        if !changed {
+            return None;
+        }
+        if let Origin::Workload(workload) = self.origin {
+            let text = args::shell_quote(&workload_text(workload, request)?);
+            return Some(format!("printf %s {text} | berth workloads apply -f -"));
+        }
+        let text = changed_request::text(&request)?;
         let words = ["place", "-f", "-"].into_iter().chain(after.iter().map(String::as_str));
-        Some(format!("printf %s {} | berth {}", args::shell_quote(&text), args::shell_line(words)))
+        let line =
+            format!("printf %s {} | berth {}", args::shell_quote(&text), args::shell_line(words));
+        Some(match self.origin {
+            Origin::Waiting(id) => {
+                format!("berth queue cancel {} && {line}", args::shell_quote(id))
+            }
+            Origin::Command | Origin::Workload(_) => line,
+        })
     }
 
     /// The command that places it in the room of instances of lower priority.
     pub(super) fn with_preemption(&self) -> Option<String> {
+        if matches!(self.origin, Origin::Workload(_)) {
+            return None;
+        }
         let can_repeat = self.is_uniform() && !self.was_read_from_stream() && self.placed == 0;
-        let flags = self.flags.filter(|_| can_repeat)?;
-        let kept = self.kept_without_mode();
+        let mut kept = self.kept_without_mode();
+        let Some(flags) = self.flags.filter(|_| can_repeat) else {
+            // Who reads the request from a stream cannot be asked.
+            kept.extend(["--preempt", "--yes"].map(str::to_owned));
+            return self.as_whole(&[], &kept);
+        };
         Some(Advice { kept, ..*self }.line(flags, &["--preempt"]))
     }
 
@@ -163,6 +223,17 @@ impl<'a> Advice<'a> {
             self.kept.iter().map(String::as_str).chain(after.iter().copied()).collect();
         flags.line("berth place", &after)
     }
+}
+
+/// A workload with the template and pools of a changed request, as a document that can be applied.
+fn workload_text(workload: &Workload, request: PlaceRequest) -> Option<String> {
+    let PlaceRequest { instances, pools, .. } = request;
+    let [template] = <[InstanceSpec; 1]>::try_from(instances).ok()?;
+    let spec = NewWorkload { template, pools, ..workload.spec.clone() };
+    let document = serde_json::json!({
+        "tenant": workload.tenant, "name": workload.name, "spec": spec,
+    });
+    Some(document.to_string())
 }
 
 /// Whether some instances may be placed without the others.

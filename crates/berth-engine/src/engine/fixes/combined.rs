@@ -127,9 +127,9 @@ fn release_at(
     let row = all_mended(prepared, row, mends)?;
     let fleet = prepared.fleet;
     let again = PreparedRequest::new(&relaxed, prepared.policy, fleet, prepared.now);
-    let own = |row: &InstanceRow| Some(row.tenant) == again.tenant && !fleet.is_leaving(row.id);
+    let own = |row: &InstanceRow| Some(row.tenant) == again.tenant && fleet.is_releasable(row);
     let any =
-        |row: &InstanceRow| row.priority <= again.request.priority && !fleet.is_leaving(row.id);
+        |row: &InstanceRow| row.priority <= again.request.priority && fleet.is_releasable(row);
     let released = smallest_release(&again, index, &row, Departure::Gone, own)
         .or_else(|| smallest_release(&again, index, &row, Departure::Gone, any))?;
     Some(released.iter().map(|row| row.id).collect())
@@ -157,8 +157,8 @@ fn try_at_node(prepared: &PreparedRequest<'_>, candidate: &Combination) -> Optio
 /// All changes as one fix.
 pub(crate) fn combined_fix(prepared: &PreparedRequest<'_>, candidate: &Combination) -> Fix {
     let node = node_id(prepared, candidate.index);
-    let mends = candidate.mends.iter();
-    let mends = mends.filter_map(|id| Some(mend(*id, node.clone()?)));
+    let row = prepared.fleet.row(candidate.index);
+    let mends = candidate.mends.iter().filter_map(|id| Some(mend(*id, row?)));
     let released = candidate.released.iter().filter_map(|id| prepared.fleet.instance(*id));
     let released: Vec<&InstanceRow> = released.collect();
     let released = (!released.is_empty()).then(|| free(prepared, &released));
@@ -200,7 +200,7 @@ pub(super) fn release_for_address(
         let row = fleet.row(NodeIndex(index)).filter(|_| looked_at <= LIMITS.nodes_shrunk);
         let numbers = row.map_or(&[][..], |row| &row.instances);
         for instance in numbers.iter().filter_map(|&number| fleet.instance_at(number)) {
-            let own = Some(instance.tenant) == prepared.tenant && !fleet.is_leaving(instance.id);
+            let own = Some(instance.tenant) == prepared.tenant && fleet.is_releasable(instance);
             let size = |row: &InstanceRow| (row.resources.memory_mib, row.id);
             if own && smallest.is_none_or(|least| size(instance) < size(least)) {
                 smallest = Some(instance);

@@ -15,15 +15,17 @@ mod shrink;
 use super::Engine;
 use super::release::{Departure, smallest_release};
 use crate::explain::{Diagnosis, FilterSet, Fix, PassedTests, Refusal, describe, diagnose};
-use crate::filter::{FilterId, FilterTest, first_failure};
+use crate::filter::{FilterId, FilterTest, NODE_ACTIVE, first_failure};
 use crate::fleet::{InstanceRow, NodeIndex, NodeRow};
-use crate::model::{InstanceRequest, NodeFacts, NodeId, Timestamp};
+use crate::model::{InstanceRequest, NodeFacts, NodeId, NodeState, Timestamp};
 use crate::prepared_request::PreparedRequest;
 use required_changes::{RequiredChanges, mended, required_changes_at};
 
 pub(crate) use change::{RequestChange, changed};
 pub(crate) use combined::{Combination, combined_fix};
-pub(crate) use new_node::{changes_for_new_node, new_name, numbered, smallest_node};
+pub(crate) use new_node::{
+    changes_for_new_node, least_amount, least_shape, new_name, numbered, smallest_node,
+};
 pub(crate) use shrink::{Room, shrink_to_count};
 
 /// What the search for the fixes of one refusal may cost.
@@ -107,7 +109,7 @@ pub(crate) struct FixLeads {
     pub(crate) relaxations: Vec<(RequestChange, NodeIndex)>,
     pub(crate) combined: Vec<Combination>,
     /// Nodes that one filter about the node itself keeps out, as they would be when mended.
-    pub(crate) mends: Vec<(FilterId, NodeFacts)>,
+    pub(crate) mends: Vec<(FilterId, NodeIndex, NodeFacts)>,
     /// Nodes that lack only room, the closest first.
     pub(crate) short_of_room: Vec<NodeIndex>,
 }
@@ -117,11 +119,10 @@ impl FixLeads {
     pub(crate) fn new(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Self {
         let about_node = |id: &FilterId| matches!(id.filter().test, FilterTest::Node(_));
         let mends = FilterId::all().filter(about_node).flat_map(|id| {
-            let nodes = diagnosis.sets.exactly(FilterSet::default().with(id));
-            nodes.iter().take(LIMITS.nodes_freed).map(move |index| (id, *index))
+            mendable_nodes(prepared, diagnosis, id).into_iter().map(move |index| (id, index))
         });
-        let mends =
-            mends.filter_map(|(id, index)| Some((id, mended_facts(prepared, index, &[id])?)));
+        let mends = mends
+            .filter_map(|(id, index)| Some((id, index, mended_facts(prepared, index, &[id])?)));
         Self {
             relaxations: relaxations(prepared, diagnosis),
             combined: combined::combined_candidates(prepared, diagnosis, true),
@@ -270,7 +271,8 @@ fn propose_releases(
 }
 
 /// The fewest instances of lower priority on one of these nodes in whose room the request fits: the
-/// tenant's own if they are enough.
+/// tenant's own if they are enough. Those that would be replaced are among them: a preemption gives
+/// their room to the request in the same commit.
 fn least_preemption(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex]) -> Option<Fix> {
     let fleet = prepared.fleet;
     let lower =
@@ -282,14 +284,15 @@ fn least_preemption(prepared: &PreparedRequest<'_>, nodes: &[NodeIndex]) -> Opti
 }
 
 /// The fewest instances on one of these nodes whose release makes room for the request: the tenant's
-/// own if they are enough, else any of no higher priority. None that is going already.
+/// own if they are enough, else any of no higher priority. None that is going already, and none that
+/// would be replaced.
 pub(crate) fn least_release<'a>(
     prepared: &PreparedRequest<'a>,
     nodes: &[NodeIndex],
     may_go: &dyn Fn(&InstanceRow) -> bool,
 ) -> Option<Vec<&'a InstanceRow>> {
     let fleet = prepared.fleet;
-    let stays = |row: &InstanceRow| fleet.is_leaving(row.id) || !may_go(row);
+    let stays = |row: &InstanceRow| !fleet.is_releasable(row) || !may_go(row);
     let own = |row: &InstanceRow| Some(row.tenant) == prepared.tenant && !stays(row);
     let any = |row: &InstanceRow| row.priority <= prepared.request.priority && !stays(row);
     least_departure(prepared, nodes, Departure::Gone, &own)
@@ -336,19 +339,47 @@ fn propose_repair(prepared: &PreparedRequest<'_>, diagnosis: &Diagnosis) -> Opti
     let mut mendable: Vec<FilterId> = FilterId::all().filter(about_node).collect();
     mendable.sort_by_key(|id| std::cmp::Reverse(diagnosis.only[usize::from(id.0)]));
     mendable.into_iter().find_map(|id| {
-        let nodes = diagnosis.sets.exactly(FilterSet::default().with(id));
-        nodes.iter().take(LIMITS.nodes_freed).find_map(|&index| {
-            let mended = mended(prepared.fleet.row(index)?, id, prepared)?;
-            let works = takes(prepared, prepared.request, index, &mended);
-            works.then(|| mend(id, mended.id))
+        mendable_nodes(prepared, diagnosis, id).into_iter().find_map(|index| {
+            let row = prepared.fleet.row(index)?;
+            let mended = mended(row, id, prepared)?;
+            takes(prepared, prepared.request, index, &mended).then(|| mend(id, row))
         })
     })
 }
 
+/// Nodes that one filter about the node itself keeps out: first those that one command opens, last
+/// those of which only the host can be repaired; of equals the first by id.
+fn mendable_nodes(
+    prepared: &PreparedRequest<'_>,
+    diagnosis: &Diagnosis,
+    id: FilterId,
+) -> Vec<NodeIndex> {
+    let nodes = diagnosis.sets.exactly(FilterSet::default().with(id));
+    let state = |index: &NodeIndex| prepared.fleet.row(*index).map(|row| row.state);
+    let mut nodes: Vec<NodeIndex> = nodes.to_vec();
+    nodes.sort_by_key(|index| match state(index) {
+        Some(NodeState::Draining) => 1,
+        Some(NodeState::Degraded) => 2,
+        Some(NodeState::Lost) => 3,
+        Some(NodeState::Joining | NodeState::Active | NodeState::Cordoned) | None => 0,
+    });
+    nodes.truncate(LIMITS.nodes_freed);
+    nodes
+}
+
 /// The fix that mends a node.
-pub(crate) fn mend(id: FilterId, node: NodeId) -> Fix {
+pub(crate) fn mend(id: FilterId, row: &NodeRow) -> Fix {
     let filter = id.filter();
-    Fix::Mend { filter: filter.name.into(), remedy: filter.remedy.into(), node: Some(node) }
+    let state = (id == NODE_ACTIVE).then_some(row.state);
+    let remedy = match state {
+        Some(NodeState::Cordoned | NodeState::Joining) => "uncordon it",
+        Some(NodeState::Draining) => "cancel its drain",
+        Some(NodeState::Degraded) => "repair what its agent reports, which ends the state",
+        Some(NodeState::Lost) => "start the host or its agent, whose next heartbeat ends the state",
+        Some(NodeState::Active) | None => filter.remedy,
+    };
+    let node = Some(row.id.clone());
+    Fix::Mend { filter: filter.name.into(), remedy: remedy.into(), node, state }
 }
 
 /// What would be known of a node that was mended in several ways.

@@ -6,8 +6,8 @@ use crate::affinity::Topology;
 use crate::filter::{FilterTest, first_failure, run_filter};
 use crate::fleet::{Fleet, NO_DOMAIN, NodeRow};
 use crate::model::{
-    Amounts, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform, PlatformVersion,
-    Timestamp,
+    Amounts, InstanceId, InstanceRequest, LinkState, Network, NodeFacts, NodeId, Platform,
+    PlatformVersion, Timestamp,
 };
 use crate::node_selector::WantedFact;
 use crate::prepared_request::{DomainRule, Origin, PreparedRequest};
@@ -18,7 +18,7 @@ const NAME: &str = "new-node";
 /// Racks that are looked at for one that every rule admits.
 const RACKS_TRIED: usize = 512;
 
-/// The least node for `members` such requests, if a node can be added that takes one of them.
+/// The least node for `members` such requests, if a node can be added that takes them.
 pub(crate) fn smallest_node(prepared: &PreparedRequest<'_>, members: u32) -> Option<NodeFacts> {
     let request = prepared.request;
     if !request.volumes.is_empty() || fails_itself(prepared) {
@@ -31,27 +31,24 @@ pub(crate) fn smallest_node(prepared: &PreparedRequest<'_>, members: u32) -> Opt
     if !put_where_wanted(prepared, &mut facts) {
         return None;
     }
+    facts.extra.values_mut().for_each(|amount| *amount = amount.saturating_mul(members));
     let size = |amounts: &Amounts| NodeFacts { capacity: Some(*amounts), ..facts.clone() };
     let mut shape = enough_for(prepared, members)?;
-    if members == 1 {
-        if !takes(prepared, &size(&shape)) {
-            // Some filter wants more than the arithmetic knows of: what the instance itself has.
-            shape.cpu_milli = shape.cpu_milli.max(request.visible_cpu_milli());
-            if !takes(prepared, &size(&shape)) {
-                return None;
-            }
-        }
-        shape = least_shape(shape, &|shape| takes(prepared, &size(shape)));
-    } else {
+    if !takes(prepared, &size(&shape), members) {
+        // Some filter wants more than the arithmetic knows of: what the instance itself has.
         shape.cpu_milli = shape.cpu_milli.max(request.visible_cpu_milli());
+        if !takes(prepared, &size(&shape), members) {
+            return None;
+        }
     }
+    shape = least_shape(shape, &mut |shape| takes(prepared, &size(shape), members));
     facts.capacity = Some(shape);
     Some(facts)
 }
 
 /// The least in each dimension that is still enough: what the policy does not insist on may be less
 /// than the request has of it.
-fn least_shape(found: Amounts, is_enough: &dyn Fn(&Amounts) -> bool) -> Amounts {
+pub(crate) fn least_shape(found: Amounts, is_enough: &mut dyn FnMut(&Amounts) -> bool) -> Amounts {
     let mut shape = found;
     let dimensions: [fn(&mut Amounts) -> &mut u32; 4] = [
         |shape| &mut shape.cpu_milli,
@@ -61,29 +58,32 @@ fn least_shape(found: Amounts, is_enough: &dyn Fn(&Amounts) -> bool) -> Amounts 
     ];
     for amount in dimensions {
         let so_far = shape;
-        let with = |value: u32| {
+        let found = *amount(&mut shape);
+        *amount(&mut shape) = least_amount(found, &mut |value| {
             let mut other = so_far;
             *amount(&mut other) = value;
-            other
-        };
-        let mut enough = *amount(&mut shape);
-        // Mostly one less is too little already.
-        if enough == 0 || !is_enough(&with(enough - 1)) {
-            continue;
-        }
-        let mut too_little = None;
-        enough -= 1;
-        while enough > too_little.map_or(0, |value: u32| value + 1) {
-            let middle = u32::midpoint(too_little.map_or(0, |value| value + 1), enough);
-            if is_enough(&with(middle)) {
-                enough = middle;
-            } else {
-                too_little = Some(middle);
-            }
-        }
-        *amount(&mut shape) = enough;
+            is_enough(&other)
+        });
     }
     shape
+}
+
+/// The least amount that is still enough.
+pub(crate) fn least_amount(found: u32, is_enough: &mut dyn FnMut(u32) -> bool) -> u32 {
+    // Mostly one less is too little already.
+    if found == 0 || !is_enough(found - 1) {
+        return found;
+    }
+    let (mut least, mut enough) = (0, found - 1);
+    while enough > least {
+        let middle = u32::midpoint(least, enough - 1);
+        if is_enough(middle) {
+            enough = middle;
+        } else {
+            least = middle + 1;
+        }
+    }
+    enough
 }
 
 /// The fewest changes of a request after which a new node could take it.
@@ -273,21 +273,29 @@ fn enough_for(prepared: &PreparedRequest<'_>, members: u32) -> Option<Amounts> {
     })
 }
 
-/// Whether an empty fleet of this one node takes the request. Rules about other instances were
-/// asked in the real fleet.
-fn takes(prepared: &PreparedRequest<'_>, facts: &NodeFacts) -> bool {
+/// Whether an empty fleet of this one node takes so many of the request. Rules about other instances
+/// were asked in the real fleet.
+fn takes(prepared: &PreparedRequest<'_>, facts: &NodeFacts, members: u32) -> bool {
     let mut alone = Fleet::new();
     let Ok(index) = alone.put_node(facts) else { return false };
     if let Some(env) = &prepared.request.env {
         alone.set_secrets(env, true);
     }
-    let by_itself = without_neighbours(prepared.request);
-    let prepared = PreparedRequest::new(&by_itself, prepared.policy, &alone, prepared.now);
-    let row: Option<&NodeRow> = alone.row(index);
-    row.is_some_and(|row| {
-        let failure = first_failure(&prepared, index, row);
-        failure.is_none_or(|(id, _)| matches!(id.filter().test, FilterTest::Neighbour(_)))
-    })
+    let mut by_itself = without_neighbours(prepared.request);
+    for member in 0..members {
+        let again = PreparedRequest::new(&by_itself, prepared.policy, &alone, prepared.now);
+        let row: Option<&NodeRow> = alone.row(index);
+        let takes = row.is_some_and(|row| {
+            let failure = first_failure(&again, index, row);
+            failure.is_none_or(|(id, _)| matches!(id.filter().test, FilterTest::Neighbour(_)))
+        });
+        if !takes {
+            return false;
+        }
+        alone.claim_at(&by_itself, index);
+        by_itself.id = InstanceId::from_u128(!u128::from(member));
+    }
+    true
 }
 
 /// The request without what concerns other instances.

@@ -3,7 +3,7 @@
 
 use super::change::RequestChange;
 use crate::explain::FilterSet;
-use crate::filter::{CPU_WITHIN_HOST, FilterId, FilterTest};
+use crate::filter::{CPU_WITHIN_HOST, FilterId, FilterTest, NODE_ACTIVE};
 use crate::fleet::{Fleet, NodeIndex, NodePlace, NodeRow};
 use crate::model::{LinkState, NodeFacts, NodeState};
 use crate::policy::TraitRule;
@@ -59,6 +59,8 @@ pub(super) fn required_changes_at(
     let mut needed = RequiredChanges::default();
     for id in failed.filters() {
         match id.filter().name {
+            // A node that is heard again is neither silent nor lost.
+            "heartbeat-fresh" if row.state == NodeState::Lost && failed.has(NODE_ACTIVE) => {}
             _ if matches!(id.filter().test, FilterTest::Node(_)) => {
                 mended(row, id, prepared)?;
                 needed.mends.push(id);
@@ -182,7 +184,12 @@ pub(super) fn mended(
 
 fn mend(row: &mut NodeRow, id: FilterId, prepared: &PreparedRequest<'_>) -> bool {
     match id.filter().name {
-        "node-active" => row.state = NodeState::Active,
+        "node-active" => {
+            if row.state == NodeState::Lost {
+                row.heartbeat_at = prepared.now;
+            }
+            row.state = NodeState::Active;
+        }
         "heartbeat-fresh" => row.heartbeat_at = prepared.now,
         "kvm" => row.kvm = true,
         "scratch-disk" => {
