@@ -1,5 +1,6 @@
 //! `berth claims`: the hold of instances on nodes, and the steps of its life.
 
+use berth_api::engine::InstanceId;
 use berth_api::{Claim, ClaimRole, ClaimStatus, FencedRequest, ReleaseClaim, RenewClaim};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -171,13 +172,27 @@ impl StepArgs {
             None => session.client.claim(id).await?.fence,
         };
         let path = format!("{}/{id}/{verb}", Claim::PATH);
+        let name = name_for_people(session, id).await;
         let raw: RawJson = session.client.post(&path, &body(fence)).await?;
-        session.out.response(&raw, |status: ClaimStatus| session.out.line(sentence(&status)))
+        session.out.response(&raw, |status: ClaimStatus| {
+            session.out.line(sentence(&status, name.as_deref()));
+        })
     }
 }
 
-fn sentence(status: &ClaimStatus) -> String {
-    let id = status.instance;
+/// The name of an instance, where people read the output and it has one.
+async fn name_for_people(session: &Session, id: InstanceId) -> Option<String> {
+    if session.out.is_data() {
+        return None;
+    }
+    session.client.claim(id).await.ok().and_then(|claim| claim.name)
+}
+
+fn sentence(status: &ClaimStatus, name: Option<&str>) -> String {
+    let id = match name {
+        Some(name) => format!("{name} ({})", status.instance),
+        None => status.instance.to_string(),
+    };
     match (api_name(&status.state).as_str(), status.lease_until) {
         ("", _) => format!("{id} is gone"),
         ("releasing", _) => {
@@ -192,8 +207,9 @@ impl ReleaseArgs {
     async fn run(self, session: &Session) -> CmdResult {
         let out = &session.out;
         let bar = out.bar(self.instances.len(), "release");
-        let release = async |text: &String| -> CmdResult<RawJson> {
+        let release = async |text: &String| -> CmdResult<(Option<String>, RawJson)> {
             let id = session.instance(text).await?;
+            let name = name_for_people(session, id).await;
             let body = ReleaseClaim {
                 fence: self.fence,
                 confirmed: self.confirmed,
@@ -204,16 +220,17 @@ impl ReleaseArgs {
             let path = format!("{}/{id}/release{}", Claim::PATH, query.unwrap_or_default());
             let raw = session.client.post(&path, &body).await;
             bar.inc(1);
-            Ok(raw?)
+            Ok((name, raw?))
         };
         let results = concurrently(&self.instances, release).await;
         let (released, failed) = partition(results);
         bar.finish_and_clear();
         if out.is_data() {
-            out.data_of(&released)?;
+            let raws: Vec<RawJson> = released.into_iter().map(|(_, raw)| raw).collect();
+            out.data_of(&raws)?;
         } else {
-            for raw in &released {
-                out.line(sentence(&decode(raw)?));
+            for (name, raw) in &released {
+                out.line(sentence(&decode(raw)?, name.as_deref()));
             }
         }
         let failed = failed.into_iter().map(|failure| (String::new(), failure)).collect();

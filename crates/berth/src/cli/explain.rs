@@ -115,7 +115,9 @@ impl Explain {
                 Err(failure) => return failure,
             }
         }
-        draw_failure(session, failure, &self.request, Vec::new(), request).await
+        // What only explains proposes nothing that claims.
+        let kept = vec!["--dry-run".to_owned()];
+        draw_failure(session, failure, &self.request, kept, request).await
     }
 
     /// As many nodes as are shown, page by page.

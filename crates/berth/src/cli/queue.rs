@@ -1,9 +1,9 @@
 //! `berth queue`: requests that wait for room, and demand that was not met.
 
-use berth_api::{Demand, PlaceRequest, Ticket};
+use berth_api::{Demand, PlaceRequest, Ticket, TicketState};
 use clap::Subcommand;
 
-use super::refusal::{Advice, draw_refusals};
+use super::refusal::{Advice, draw_limit, draw_refusals};
 use super::resource::{ListOptions, NameArg, NameArgs, Resource};
 use crate::cmdutil::{
     CmdResult, Column, Output, Session, age, amounts, api_name, columns, plural, ticket_state,
@@ -63,10 +63,14 @@ impl Resource for Ticket {
     fn print(&self, out: &Output) {
         out.pairs(&self.fields());
         if let Some(problem) = &self.problem {
-            let why = if problem.refusals.is_empty() {
-                problem.detail.clone()
-            } else {
-                draw_refusals(&problem.refusals, &Advice::none())
+            let tenant = Some(self.tenant.clone());
+            let request = PlaceRequest { tenant, ..self.request.clone() };
+            let waiting = (self.state == TicketState::Waiting).then_some(self.id.as_str());
+            let advice = Advice::of_ticket(&request, waiting);
+            let why = match () {
+                () if !problem.refusals.is_empty() => draw_refusals(&problem.refusals, &advice),
+                () if !problem.fixes.is_empty() => draw_limit(problem, &advice),
+                () => problem.detail.clone(),
             };
             out.line(format!("\n{why}"));
         }

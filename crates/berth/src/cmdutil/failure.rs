@@ -223,7 +223,8 @@ fn is_refusal(problem: &Problem) -> bool {
     let code = problem.code.as_str();
     !problem.refusals.is_empty()
         || FILTERS.iter().any(|filter| filter.code == code)
-        || matches!(code, "no_room" | "quota_exceeded" | "pool_exhausted")
+        || !problem.fixes.is_empty()
+        || matches!(code, "no_room" | "quota_exceeded" | "pool_exhausted" | "unknown_pool")
 }
 
 fn exit_of(problem: &Problem) -> Exit {
@@ -395,7 +396,7 @@ mod tests {
             (409, "pool_exhausted", Exit::Refused),
             (409, "ipam_exhausted", Exit::Refused),
             (409, "volume_in_use", Exit::Refused),
-            (409, "unknown_pool", Exit::Conflict),
+            (409, "unknown_pool", Exit::Refused),
             (409, "unknown_group", Exit::Conflict),
             (412, "stale", Exit::Conflict),
             (422, "request_id_reused", Exit::Conflict),

@@ -2,8 +2,8 @@
 
 use berth_api::engine::workload::slot_class;
 use berth_api::{
-    CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, Rolling, Strategy,
-    Workload, units,
+    CapacityMode, CapacityRule, ClaimState, Degraded, Member, OnChange, PlaceRequest, Rolling,
+    Strategy, Workload, units,
 };
 
 use super::Key;
@@ -166,7 +166,7 @@ pub(crate) fn status(out: &Output, workload: &Workload, members: &[Member]) {
         ("since", age(reason.since)),
         ("members", reason.members.to_string()),
     ]);
-    if let Some(drawing) = refusal(reason) {
+    if let Some(drawing) = refusal(workload, reason) {
         out.line("");
         out.line(drawing);
     }
@@ -179,9 +179,14 @@ pub(crate) fn why(reason: &Degraded) -> &str {
 }
 
 /// The refusal of a member's placement, drawn.
-pub(crate) fn refusal(reason: &Degraded) -> Option<String> {
+pub(crate) fn refusal(workload: &Workload, reason: &Degraded) -> Option<String> {
     let refusal = reason.refusal.as_deref()?;
-    Some(draw_refusals(std::slice::from_ref(refusal), &Advice::none()))
+    let pools = workload.spec.pools.clone();
+    let tenant = Some(workload.tenant.clone());
+    let request =
+        PlaceRequest { tenant, pools, ..PlaceRequest::new(vec![workload.spec.template.clone()]) };
+    let advice = Advice::of_workload(workload, &request);
+    Some(draw_refusals(std::slice::from_ref(refusal), &advice))
 }
 
 /// A slot of a workload.

@@ -108,7 +108,7 @@ fn timed_out(workload: &Workload, limit_s: Option<u32>) -> Failure {
     let line =
         format!("{which} is degraded after {after}: {}: {}", reason.code, print::why(reason));
     let failure = Failure::new(Exit::Refused, line.clone());
-    match print::refusal(reason) {
+    match print::refusal(workload, reason) {
         Some(drawing) => {
             failure.with_drawing(format!("{} {line}\n\n{drawing}", paint(BAD, "error:")))
         }
