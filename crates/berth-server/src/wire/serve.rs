@@ -9,7 +9,7 @@ use axum::extract::{Request as HttpRequest, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use berth_api::AskPermit;
-use berth_engine::Size;
+use berth_engine::elastic::Size;
 use berth_ledger::Text;
 use http::{HeaderValue, Method, StatusCode, header};
 use tower_http::catch_panic::CatchPanicLayer;

@@ -294,7 +294,7 @@ async fn a_member_that_would_be_replaced_is_not_proposed_for_release() {
     // The same is proposed against a quota, and after a restart.
     let quota = json!({ "instances": 2 });
     let path = format!("/v1/quotas/{TENANT}");
-    world.servers[0].put(&world.token, &path, &quota).await.expect(200);
+    world.servers[0].put(&world.token, &path, &quota).await.expect(201);
     small_node(&world, "n3").await;
     assert_eq!(refused(&world, "quota_exceeded").await, own);
     world.restart().await;
