@@ -277,7 +277,7 @@ impl Search<'_> {
         let defaults = self.engine.policy().defaults();
         let is_given = |claim: &PlannedClaim| {
             let facts = self.engine.fleet().node(&claim.node);
-            facts.is_some_and(|facts| defaults.overlay_pool(&facts.labels) == Some(pool))
+            facts.is_some_and(|facts| defaults.overlay_pool(&facts) == Some(pool))
         };
         self.named_pools.iter().any(|named| **named == *pool)
             && !(defaults.has_overlay_pool() && trial.plan.claims.iter().any(is_given))
