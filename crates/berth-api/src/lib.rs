@@ -5,6 +5,7 @@
 
 mod access;
 mod claim;
+pub mod data_error;
 mod decision;
 mod drain;
 mod elastic;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_engine::elastic::Account;
 use berth_engine::{
-    Amounts, Elastic, FactValues, InstanceId, MeasuredLoad, NodeFacts, NodeId, NodeState,
+    Amounts, Elastic, FactLayer, FactValues, InstanceId, MeasuredLoad, NodeFacts, NodeId, NodeState,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -290,6 +290,13 @@ pub struct ImportReport {
     pub changed: u64,
     /// Nodes that were already as stated.
     pub unchanged: u64,
+    /// The layer that it stated facts for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<FactLayer>,
+    /// The facts that it owns, by path, at most 256 of them: those that its columns or keys name. What a
+    /// later import of the same columns leaves empty is taken away; other facts stay as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owned: Vec<String>,
     /// Invalid lines; if there are any, nothing was imported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ImportLine>,

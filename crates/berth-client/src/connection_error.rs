@@ -156,6 +156,10 @@ fn of_io(error: &io::Error) -> Option<ConnectionError> {
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             Some(ConnectionError::NoRoute(error.to_string()))
         }
+        // The TLS library has no type for this.
+        ErrorKind::UnexpectedEof if error.to_string().contains("tls handshake") => Some(
+            ConnectionError::Tls("the connection was closed before it was complete".to_owned()),
+        ),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
             Some(ConnectionError::Closed)
         }
@@ -196,8 +200,36 @@ fn of_certificate(error: &CertificateError) -> ConnectionError {
         CertificateError::NotValidForNameContext { presented, .. } => {
             ConnectionError::WrongName(presented.iter().map(|name| plain_name(name)).collect())
         }
-        other => ConnectionError::BadCertificate(other.to_string()),
+        other => ConnectionError::BadCertificate(plain_reason(other)),
     }
+}
+
+/// Why a certificate is not accepted, without the notation of the library.
+fn plain_reason(error: &CertificateError) -> String {
+    let reason = match error {
+        CertificateError::Revoked => "it was revoked",
+        CertificateError::BadEncoding => "it cannot be read",
+        CertificateError::BadSignature => "its signature is wrong",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is not for servers"
+        }
+        CertificateError::UnknownRevocationStatus => "it is not known whether it was revoked",
+        other => {
+            let text = format!("{other:?}");
+            return match text {
+                _ if text.contains("CaUsedAsEndEntity") => {
+                    "it is the certificate of an authority, not of a server; have the authority issue one \
+                     for the server"
+                        .to_owned()
+                }
+                _ if text.contains("UnsupportedCertVersion") => {
+                    "it is of an old version; version 3 is accepted".to_owned()
+                }
+                _ => other.to_string(),
+            };
+        }
+    };
+    reason.to_owned()
 }
 
 /// A name of a certificate without the notation of the library: `DnsName("a")`, `IpAddress(::1)`.
@@ -209,6 +241,19 @@ fn plain_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_against_certificates_are_shown_plainly() {
+        let library = std::io::Error::other("CaUsedAsEndEntity");
+        let other = CertificateError::Other(rustls::OtherError(std::sync::Arc::new(library)));
+        let text = of_certificate(&other).to_string();
+        assert!(text.contains("the certificate of an authority, not of a server"), "{text}");
+        assert!(!text.contains("Other"), "{text}");
+        let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
+        let text = of_io(&closed).map(|error| error.to_string());
+        let expected = "the TLS handshake failed: the connection was closed before it was complete";
+        assert_eq!(text.as_deref(), Some(expected));
+    }
 
     #[test]
     fn names_of_certificates_are_shown_plainly() {

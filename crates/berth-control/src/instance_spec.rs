@@ -48,7 +48,7 @@ pub fn apply_default_disk(
     spec: &InstanceSpec,
     request: &mut InstanceRequest,
 ) {
-    let default = policy.and_then(|policy| policy.defaults().disk_mib);
+    let default = policy.and_then(|policy| policy.defaults().disk_mib(&spec.tags));
     if let (None, Some(disk_mib)) = (spec.resources.disk_mib, default) {
         request.resources.disk_mib = disk_mib;
     }

@@ -24,6 +24,7 @@ pub mod explanations;
 pub mod exposition;
 pub mod feed;
 mod fleet_replica;
+mod fleet_snapshots;
 pub mod instance_spec;
 pub mod invariant_metrics;
 mod kept_lists;

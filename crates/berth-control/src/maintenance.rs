@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ControlResult;
+use crate::fleet_snapshots;
 use crate::loop_runner::{self, BackgroundLoop};
 use crate::metrics::Metrics;
 use crate::supervision::{Supervisor, ThreadWork};
@@ -73,6 +74,8 @@ impl BackgroundLoop for MaintenanceLoop {
                 ledger.reconcile()?;
             }
             if forgets {
+                // Before the log is cut, so that it goes on from one of them.
+                fleet_snapshots::tend(&ledger, config.retention.events)?;
                 ledger.forget(&config.retention)?;
             }
             Ok(())

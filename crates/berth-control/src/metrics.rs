@@ -101,6 +101,7 @@ pub struct Metrics {
     loop_failures: Family<LoopFailureLabels, Counter>,
     limited: Family<LimitLabel, Counter>,
     abandoned: Counter,
+    limit_trials: Counter,
     /// When each loop last completed a pass, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
 }
@@ -158,6 +159,9 @@ impl Metrics {
         let abandoned = Counter::default();
         let help = "Placement requests that were dropped before they were decided, since their callers were gone";
         registry.register("abandoned_requests", help, abandoned.clone());
+        let limit_trials = Counter::default();
+        let help = "Dry runs to find what would help requests that a quota or a pool refused";
+        registry.register("limit_trials", help, limit_trials.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {
             registry,
@@ -171,6 +175,7 @@ impl Metrics {
             loop_failures,
             limited,
             abandoned,
+            limit_trials,
             rounds,
         }
     }
@@ -208,6 +213,11 @@ impl Metrics {
     /// Counts a request whose caller was gone before it was decided.
     pub fn abandoned(&self) {
         self.abandoned.inc();
+    }
+
+    /// Counts dry runs to find what would help a request that a limit refused.
+    pub fn limit_trials(&self, trials: usize) {
+        self.limit_trials.inc_by(u64::try_from(trials).unwrap_or(u64::MAX));
     }
 
     /// Counts a pass that failed.

@@ -39,7 +39,7 @@ pub use explain::{
     Audience, Decision, Explanation, ExplanationPage, FilterCount, Fix, NearestMiss, NodeVerdict,
     QuotaLimits, Refusal, SearchEnd, Term,
 };
-pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, UsedOf};
+pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, ResidentRuleCounts, UsedOf};
 pub use model::*;
 pub use plan::{
     Batch, BatchMode, BatchOutcome, Effort, EvacuationInstance, EvacuationPlan, MoveOutcome,

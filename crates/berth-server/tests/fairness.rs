@@ -18,7 +18,7 @@ use berth_engine::{
     Amounts, BatchMode, Engine, InstanceId, InstanceRequest, NodeFacts, PlaceError, Policy,
     Refusal, Timestamp,
 };
-use berth_ledger::{Backend, Op, Text};
+use berth_ledger::{Backend, Op, Quota, Text};
 
 /// Long enough for any machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -136,8 +136,11 @@ impl Setup {
 
     /// How often something was explained.
     fn explained(&self) -> u64 {
+        self.counter("berth_decision_seconds_count{stage=\"explained\"} ")
+    }
+
+    fn counter(&self, line: &str) -> u64 {
         let text = self.metrics.text();
-        let line = "berth_decision_seconds_count{stage=\"explained\"} ";
         let count = text.lines().find_map(|found| found.strip_prefix(line));
         count.map_or(0, |count| count.trim().parse().unwrap())
     }
@@ -372,11 +375,8 @@ async fn a_tenant_with_too_many_refusals_in_line_is_turned_away_and_no_other() {
             .code,
         "no_capacity_memory"
     );
-    let metrics = setup.metrics.text();
-    let line = "berth_limited_requests_total{limit=\"explainer\"} ";
-    let limited = metrics.lines().find_map(|found| found.strip_prefix(line));
-    let limited: u32 = limited.map_or(0, |count| count.trim().parse().unwrap());
-    assert!((18..=20).contains(&limited), "{limited} of 30 with room for 10\n{metrics}");
+    let limited = setup.counter("berth_limited_requests_total{limit=\"explainer\"} ");
+    assert!((18..=20).contains(&limited), "{limited} of 30 with room for 10");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -529,4 +529,72 @@ async fn the_servers_own_work_goes_on_while_tenants_fill_the_queue() {
     }
     setup.ask("late", 1);
     assert!(matches!(setup.answer(), (_, _, PlaceAnswer::Granted(_))));
+}
+
+/// An instance with as many rules as it may have, which costs a planner many times what one without costs.
+fn with_rules(request: &mut PlaceRequest) {
+    let regexes = (0..16).map(|number| format!("role!=~/^x{number}/"));
+    let plain = (0..48).map(|number| format!("role!=~y{number}"));
+    let rules = regexes.chain(plain).map(|rule| Rule::parse(&rule).unwrap());
+    for instance in &mut request.instances {
+        Arc::make_mut(instance).affinity = rules.clone().collect();
+    }
+}
+
+/// How many of one tenant's single instances are served before 100 of another's, which has none with rules.
+fn served_before_another(change: fn(&mut PlaceRequest)) -> usize {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |_| {});
+    let pause = setup.pause_planner();
+    for _ in 0..200 {
+        let mut request = setup.request("loud", &[1]);
+        change(&mut request);
+        setup.submit(request);
+    }
+    for _ in 0..100 {
+        setup.ask("quiet", 1);
+    }
+    drop(pause);
+    let mut served = [0, 0];
+    while served[1] < 100 {
+        let (tenant, _, answer) = setup.answer();
+        assert!(matches!(answer, PlaceAnswer::Granted(_)), "{answer:?}");
+        served[usize::from(tenant == "quiet")] += 1;
+    }
+    served[0]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_with_many_rules_cost_their_tenant_more_turns() {
+    // Each costs 1 + 48 / 4 + 16 × 4 = 77, and seven turns of 16 serve the other tenant.
+    let served = served_before_another(with_rules);
+    assert!(served <= TURN, "{served} requests of 64 rules were served before 100 without any");
+    // The negative control: without rules they are served turn by turn.
+    let served = served_before_another(|_| {});
+    assert!(served >= 64, "{served} requests were served before 100 of another tenant");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_requests_beyond_a_quota_are_explained_once() {
+    let mut setup = Setup::new(&[node("n", 1 << 30)], |_| {});
+    let quota = Quota { instances: Some(1), ..Quota::default() };
+    setup.placer.ledger().administer(Op::PutQuota { tenant: Text::from("loud"), quota }).unwrap();
+    let pause = setup.pause_explainer();
+    for _ in 0..100 {
+        let request = setup.request("loud", &[7, 7]);
+        setup.submit(request);
+    }
+    for _ in 0..3 {
+        setup.ask("late", 1);
+        while setup.answer().0 != "late" {}
+    }
+    drop(pause);
+    for _ in 0..100 {
+        match setup.answer().2 {
+            PlaceAnswer::Refused(_, fixes) => assert_eq!(fixes.len(), 2, "{fixes:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Fewer instances, and a higher quota: two for each search.
+    let trials = setup.counter("berth_limit_trials_total ");
+    assert!(trials <= 20, "{trials} dry runs for 100 equal refusals");
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions};
 use berth_engine::affinity::Rule;
 use berth_engine::{
-    Amounts, BatchMode, InstanceId, InstanceRequest, NodeFacts, NodeId, Policy, Timestamp,
+    Amounts, BatchMode, InstanceId, InstanceRequest, InvalidRequest, NodeFacts, NodeId, Policy,
+    Timestamp,
 };
 use berth_ledger::{Backend, Ledger, Op, Options, SnapshotItem, Text};
 use berth_pgtemp::TempPostgres;
@@ -138,4 +139,50 @@ fn two_servers_keep_a_hard_rule_per_node_and_per_rack_on_postgres() {
     let database = |name: &str| Backend::Postgres(server.create_database(name).unwrap());
     race(&database("node"), "role!=db", |node| node.to_string());
     race(&database("rack"), "role!=db@rack", rack);
+}
+
+/// A request whose instances have so many different regular expressions in hard rules.
+fn with_regexes(id: u128, numbers: std::ops::Range<usize>) -> PlaceRequest {
+    let mut request = request(id, "web", None);
+    let rules: Vec<Rule> =
+        numbers.map(|n| Rule::parse(&format!("role!=/^db{n}$/")).unwrap()).collect();
+    let template = Arc::clone(&request.instances[0]);
+    request.instances = rules
+        .chunks(16)
+        .zip(0..)
+        .map(|(rules, place)| {
+            let id = InstanceId::from_u128(id * 1000 + place);
+            Arc::new(InstanceRequest { id, affinity: rules.to_vec(), ..(*template).clone() })
+        })
+        .collect();
+    request
+}
+
+#[test]
+fn a_tenant_has_no_more_different_hard_rules_than_every_request_can_be_matched_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let placer =
+        Placer::start(Backend::Sqlite(folder.path().join("rules.db")), &options()).unwrap();
+    add_nodes(placer.ledger());
+    let most = berth_engine::limits::table::TENANT_REGEXES;
+    let granted = |request: PlaceRequest| match placer.place(request) {
+        PlaceAnswer::Granted(_) => true,
+        PlaceAnswer::Invalid(InvalidRequest::TooManyRules { most: limit, .. }) => {
+            assert_eq!(limit, most);
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(granted(with_regexes(1, 0..most)));
+    assert!(!granted(with_regexes(2, most..most + 1)), "one more");
+    assert!(granted(with_regexes(3, 0..most)), "none more");
+    assert!(granted(request(4, "web", Some("role!=plain"))), "none with a regular expression");
+    let other = with_regexes(5, most..most + 1);
+    let instances = other.instances.iter().map(|instance| {
+        Arc::new(InstanceRequest { tenant: "other".to_owned(), ..(**instance).clone() })
+    });
+    let instances = instances.collect();
+    assert!(granted(PlaceRequest { tenant: Text::from("other"), instances, ..other }));
+    // What was granted once is granted again, whatever came since.
+    assert!(granted(with_regexes(1, 0..most)));
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::ReplayOutcome;
-use berth_control::{PlaceAnswer, PlaceRequest, Placer, PlacerOptions, replay};
+use berth_control::{
+    ExplanationRange, MaintenanceConfig, MaintenanceWorker, PlaceAnswer, PlaceRequest, Placer,
+    PlacerOptions, explain_decision, replay,
+};
 use berth_engine::{
     Amounts, BatchMode, InstanceId, InstanceRequest, MeasuredLoad, NodeFacts, NodeId, NodeState,
     Policy, Timestamp,
@@ -131,6 +134,88 @@ fn grants_and_refusals_come_out_the_same_on_a_fleet_that_changed_since() {
     let replayed = replay(ledger, &decisions[0]).unwrap();
     assert_eq!(replayed.outcome, ReplayOutcome::OutOfReach);
     assert!(replayed.note.contains("the log now begins at event"), "{}", replayed.note);
+}
+
+/// Does the upkeep of a ledger, of which so many events are kept, until the log begins after this one.
+fn keep_events(ledger: &Ledger, events: i64, until: i64) {
+    let retention = Retention { events, ..Retention::default() };
+    let every = std::time::Duration::from_millis(1);
+    let config = MaintenanceConfig {
+        reap_every: every,
+        forget_every: every,
+        retention,
+        ..MaintenanceConfig::default()
+    };
+    let _worker = MaintenanceWorker::start(ledger.clone(), config).unwrap();
+    for _ in 0..3000 {
+        if ledger.oldest_event().unwrap() > until {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(40));
+    }
+    panic!("the log is not cut");
+}
+
+#[test]
+fn decisions_after_the_beginning_of_the_log_was_cut_are_derived_and_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let placer = placer(&Backend::Sqlite(folder.path().join("ledger.db")));
+    let ledger = placer.ledger();
+    fleet(ledger, 12);
+    for id in 1..=30 {
+        assert!(matches!(placer.place(request(id, 1, 1024)), PlaceAnswer::Granted(_)));
+    }
+    for id in 1..=15 {
+        assert!(ledger.force_release(key(id), "gone").unwrap());
+    }
+    let early = decisions(ledger);
+    // A snapshot is stored, and then the log up to it is cut.
+    keep_events(ledger, 16, 40);
+    for id in 31..=50 {
+        let size = 512 * u32::try_from(id % 7 + 1).unwrap();
+        assert!(matches!(placer.place(request(id, 1, size)), PlaceAnswer::Granted(_)));
+    }
+    assert!(matches!(placer.place(request(51, 1, 99_999)), PlaceAnswer::NoRoom(_)));
+    assert!(matches!(placer.place(request(52, 3, 2048)), PlaceAnswer::Granted(_)));
+    ledger.administer(Op::put_node(facts(3, 1000, 8192))).unwrap();
+    let known: std::collections::BTreeSet<String> = early.iter().map(|it| it.id.clone()).collect();
+    let later: Vec<Decision> =
+        decisions(ledger).into_iter().filter(|it| !known.contains(&it.id)).collect();
+    assert_eq!(later.len(), 22);
+    for decision in &later {
+        let replayed = replay(ledger, decision).unwrap();
+        assert_eq!(replayed.outcome, ReplayOutcome::Identical, "{replayed:#?}");
+        assert_eq!(replayed.derived, Some(replayed.recorded));
+        let range = ExplanationRange { limit: 100, ..ExplanationRange::default() };
+        let explained = explain_decision(ledger, decision, range).unwrap().explanation.unwrap();
+        let explained = explained.page;
+        assert_eq!(explained.items.len(), 12, "every node is in it");
+        assert_eq!(explained.runner_up.is_some(), !is_refusal(decision), "{explained:#?}");
+    }
+    // Those before it are out of reach, and say so.
+    let replayed = replay(ledger, &early[5]).unwrap();
+    assert_eq!(replayed.outcome, ReplayOutcome::OutOfReach);
+    assert!(replayed.note.contains("no snapshot of the fleet"), "{}", replayed.note);
+}
+
+#[test]
+fn snapshots_of_the_fleet_are_removed_once_the_log_does_not_go_on_from_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let placer = placer(&Backend::Sqlite(folder.path().join("ledger.db")));
+    let ledger = placer.ledger();
+    fleet(ledger, 4);
+    for id in 1..=20 {
+        assert!(matches!(placer.place(request(id, 1, 128)), PlaceAnswer::Granted(_)));
+        keep_events(ledger, 16, ledger.newest_event().unwrap() - 20);
+    }
+    let events = |kind: &str| {
+        let documents = ledger.documents(kind, None, 1000).unwrap();
+        let event = |id: &str| id.split('/').next().unwrap().parse::<i64>().unwrap();
+        documents.iter().map(|document| event(&document.id)).collect::<Vec<_>>()
+    };
+    let (headers, parts) = (events("fleet_snapshot"), events("fleet_snapshot_part"));
+    assert!(!headers.is_empty() && headers[0] > 10, "{headers:?}");
+    assert!(parts.iter().all(|event| headers.contains(event)), "{headers:?} {parts:?}");
 }
 
 #[test]

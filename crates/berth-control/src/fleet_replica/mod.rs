@@ -425,7 +425,7 @@ impl FleetReplica {
             return None;
         }
         let facts = engine.fleet().node(node)?;
-        let pool = engine.policy().defaults().overlay_pool(&facts.labels)?;
+        let pool = engine.policy().defaults().overlay_pool(&facts)?;
         (!named.iter().any(|known| **known == *pool)).then(|| Text::from(pool))
     }
 

@@ -179,6 +179,9 @@ pub(crate) fn invalid_request(invalid: &berth_engine::InvalidRequest) -> Control
         InvalidRequest::UnknownVolume { .. } => {
             ControlError::conflict("unknown_volume", invalid.to_string())
         }
+        InvalidRequest::TooManyRules { .. } => {
+            ControlError::conflict("too_many_rules", invalid.to_string())
+        }
         InvalidRequest::TooMany(excess) => ControlError::from(excess.clone()),
         _ => ControlError::invalid(invalid.to_string()),
     }

@@ -16,13 +16,13 @@ use berth_engine::{
     Batch, Engine, Explanation, Fleet, FleetChange, InstanceRequest, PlaceError, Placement, Policy,
     Refusal, Timestamp,
 };
-use berth_ledger::{Basis, Ledger, Plan, RefusalReason};
+use berth_ledger::{Basis, Ledger, Plan, PlannedClaim, RefusalReason};
 
 use super::limit_fixes::limit_fixes;
 use super::moving::RefusedMove;
 use super::pending_plan::{ExplainerChoice, PendingPlan};
 use super::recording::{refuse, refuse_by_limit};
-use super::turns::{Lane, Turns};
+use super::turns::{Lane, QUERY_COST, Turns, cost_of};
 use super::{Clock, Message, PlacerOptions, tick};
 use crate::backlog::{Backlog, BacklogReceiver};
 use crate::fleet_replica::FleetReplica;
@@ -72,6 +72,24 @@ pub(super) struct LimitedRequest {
     pub(super) plan: Plan,
     pub(super) by: RefusalReason,
     pub(super) basis: Basis,
+}
+
+impl LimitedRequest {
+    /// Whether the same would help another request, which a limit refused for the same numbers.
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = |limited: &Self| {
+            let request = &limited.pending.job.request;
+            (limited.plan.claims.len(), request.instances.len(), request.pools.clone())
+        };
+        let is_same = |(one, other): (&PlannedClaim, &PlannedClaim)| {
+            one.node == other.node
+                && one.pools == other.pools
+                && one.request.same_class(&other.request)
+        };
+        self.by == other.by
+            && parts(self) == parts(other)
+            && self.plan.claims.iter().zip(&other.plan.claims).all(is_same)
+    }
 }
 
 /// A request that the planner did not decide.
@@ -211,10 +229,13 @@ impl Explainer {
                 drop(replaced);
             }
             ToExplainer::Task(lane, task) => {
+                let fleet = self.engine.fleet();
                 let cost = match &task {
-                    Task::Decide(open) => open.instances.len(),
-                    Task::Limit(limited) => limited.plan.claims.len(),
-                    Task::Move(_) | Task::Query(_) => 1,
+                    Task::Decide(open) => cost_of(open.instances.iter().map(|it| &**it), fleet),
+                    // It waits for the ledger several times.
+                    Task::Limit(limited) => QUERY_COST.max(limited.plan.claims.len()),
+                    Task::Move(refused) => cost_of([&refused.asked], fleet),
+                    Task::Query(_) => QUERY_COST,
                 };
                 self.turns.push(lane, cost, task);
             }
@@ -319,6 +340,21 @@ impl Explainer {
         alike.collect()
     }
 
+    /// The same for requests that a limit refused.
+    fn take_alike_limits(&mut self, limited: &LimitedRequest) -> Vec<LimitedRequest> {
+        let lane = Lane::of(&limited.pending.job.request);
+        let is_alike = |task: &Task| match task {
+            Task::Limit(other) => other.is_like(limited),
+            Task::Move(_) | Task::Decide(_) | Task::Query(_) => false,
+        };
+        let alike = self.turns.take_alike(&lane, SHARED, is_alike);
+        let alike = alike.into_iter().filter_map(|task| match task {
+            Task::Limit(other) => Some(*other),
+            Task::Move(_) | Task::Decide(_) | Task::Query(_) => None,
+        });
+        alike.collect()
+    }
+
     fn outcome(&mut self, open: &OpenDecision, now: Timestamp) -> Outcome {
         let request = &open.pending.job.request;
         let explanation = match (open.instances.first(), request.explain) {
@@ -359,13 +395,19 @@ impl Explainer {
         }
     }
 
-    /// Finds what would help a request that a quota or a pool refused, and answers it.
+    /// Finds what would help a request that a quota or a pool refused, and answers it and all like it.
     fn explain_limit(&mut self, limited: LimitedRequest) {
-        let LimitedRequest { pending, plan, by, basis } = limited;
-        let request = &pending.job.request;
+        let alike = self.take_alike_limits(&limited);
+        let request = &limited.pending.job.request;
         let (asked, pools) = (request.instances.len(), &request.pools);
-        let fixes = limit_fixes(&self.ledger, &self.engine, plan, &by, asked, pools);
-        self.ledger.submit(refuse_by_limit(pending, by, fixes, basis));
+        let plan = limited.plan.clone();
+        let found = limit_fixes(&self.ledger, &self.engine, plan, &limited.by, asked, pools);
+        if let Some(metrics) = &self.metrics {
+            metrics.limit_trials(found.trials);
+        }
+        for LimitedRequest { pending, by, basis, .. } in alike.into_iter().chain([limited]) {
+            self.ledger.submit(refuse_by_limit(pending, by, found.fixes.clone(), basis));
+        }
     }
 
     /// Explains why an instance can go nowhere else: as if it were not where it is.

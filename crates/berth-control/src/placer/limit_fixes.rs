@@ -11,24 +11,30 @@ use berth_engine::{
     Amounts, Demand, Elastic, Engine, Fix, InstanceId, InstanceRequest, QuotaLimits,
 };
 use berth_ledger::{
-    Assumptions, Ledger, Plan, PlannedClaim, Pool, PoolKind, Quota, QuotaUse, RefusalReason,
-    TenantUse, Text, Verdict,
+    Assumptions, Ledger, Plan, PlannedClaim, Pool, Quota, QuotaUse, RefusalReason, TenantUse, Text,
+    Verdict,
 };
 
-/// Dry runs that one search may cost.
-const TRIALS: usize = 48;
+use super::pool_ranges::{range_of, wider_ranges};
+
+/// Dry runs that one search may cost. Each waits for the ledger, and other explanations wait for it; most
+/// searches need three, since what cannot be enough is left out by arithmetic.
+const TRIALS: usize = 20;
 
 /// Changes that one fix may have.
 const CHANGES: usize = 4;
 
 /// Other pools that are tried in place of one.
-const POOLS: usize = 8;
+const POOLS: usize = 4;
 
 /// Instances that one fix may release.
 const RELEASED: usize = 40;
 
-/// Bits by which a network is widened at most.
-const WIDER_BITS: u32 = 8;
+/// What was found, and how many dry runs it took.
+pub(super) struct FoundFixes {
+    pub(super) fixes: Vec<Fix>,
+    pub(super) trials: usize,
+}
 
 /// The changes that would let a plan be granted, each tried: to the request first, then to limits.
 pub(super) fn limit_fixes(
@@ -38,7 +44,7 @@ pub(super) fn limit_fixes(
     reason: &RefusalReason,
     asked: usize,
     named_pools: &[Text],
-) -> Vec<Fix> {
+) -> FoundFixes {
     let quotas = ledger.quotas().unwrap_or_default();
     let quota = quotas.into_iter().find(|quota| quota.tenant == plan.tenant);
     let pools = ledger.pools().unwrap_or_default();
@@ -52,7 +58,7 @@ pub(super) fn limit_fixes(
             fixes.push(fix);
         }
     }
-    fixes
+    FoundFixes { fixes, trials: search.trials }
 }
 
 /// A plan as it would be after some changes.
@@ -74,11 +80,7 @@ impl Trial {
     fn need(&self) -> TenantUse {
         let mut need = TenantUse::default();
         for claim in &self.plan.claims {
-            let amounts = &claim.demand.amounts;
-            need.cpu_milli += i64::from(amounts.cpu_milli);
-            need.memory_mib += i64::from(amounts.memory_mib);
-            need.disk_mib += i64::from(amounts.disk_mib);
-            need.instances += 1;
+            add_need(&mut need, claim);
         }
         need
     }
@@ -102,10 +104,10 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn verdict(&mut self, plan: Plan, assumed: Assumptions) -> Option<Verdict> {
-        self.trials += 1;
-        if self.trials > TRIALS {
+        if self.trials >= TRIALS {
             return None;
         }
+        self.trials += 1;
         let verdict = self.ledger.rehearse(plan, assumed).ok();
         if verdict.is_none() {
             // A database that does not answer is not asked again: others wait for this thread.
@@ -135,6 +137,15 @@ impl Search<'_> {
             matches!(verdict, Some(Verdict::Granted(_)))
         };
         let (mut granted, mut refused) = (0, base.plan.claims.len());
+        let most = self.most_within_limits(&base.plan);
+        if most < refused {
+            // One more is too many by arithmetic. Values at rest may leave less than that.
+            if most == 0 || is_granted(self, most) {
+                (granted, refused) = (most, most + 1);
+            } else {
+                refused = most;
+            }
+        }
         while refused - granted > 1 {
             let middle = usize::midpoint(granted, refused);
             if is_granted(self, middle) {
@@ -145,6 +156,31 @@ impl Search<'_> {
         }
         let (count, of) = (u32::try_from(granted).ok()?, u32::try_from(asked).ok()?);
         (count > 0).then_some(Fix::Count { count, of })
+    }
+
+    /// How many of a plan's claims, the first ones, can be within all limits.
+    fn most_within_limits(&self, plan: &Plan) -> usize {
+        let mut need = TenantUse::default();
+        let mut taken: BTreeMap<&Text, u128> = BTreeMap::new();
+        for (place, claim) in plan.claims.iter().enumerate() {
+            add_need(&mut need, claim);
+            let lacks = |quota: &QuotaUse| missing(quota, &need) != TenantUse::default();
+            let has_value = |pool: &Text| {
+                let before = taken.get(pool).copied().unwrap_or(0);
+                self.pool(pool).filter(|(pool, _)| pool.is_open_to(&plan.tenant)).is_some_and(
+                    |(pool, used)| {
+                        before < pool.size().saturating_sub(u128::try_from(*used).unwrap_or(0))
+                    },
+                )
+            };
+            if self.quota.as_ref().is_some_and(lacks) || !claim.pools.iter().all(has_value) {
+                return place;
+            }
+            for pool in &claim.pools {
+                *taken.entry(pool).or_default() += 1;
+            }
+        }
+        plan.claims.len()
     }
 
     /// Changes that may get past a limit: of each list, the first that works is enough.
@@ -277,7 +313,7 @@ impl Search<'_> {
         let defaults = self.engine.policy().defaults();
         let is_given = |claim: &PlannedClaim| {
             let facts = self.engine.fleet().node(&claim.node);
-            facts.is_some_and(|facts| defaults.overlay_pool(&facts.labels) == Some(pool))
+            facts.is_some_and(|facts| defaults.overlay_pool(&facts) == Some(pool))
         };
         self.named_pools.iter().any(|named| **named == *pool)
             && !(defaults.has_overlay_pool() && trial.plan.claims.iter().any(is_given))
@@ -356,6 +392,15 @@ fn resize(claim: &mut PlannedClaim, resources: Amounts, engine: &Engine) {
     let request = Arc::make_mut(&mut claim.request);
     request.resources = resources;
     claim.demand = Demand::new(request, engine.policy());
+}
+
+/// Adds what a claim asks for, as quotas count it.
+fn add_need(need: &mut TenantUse, claim: &PlannedClaim) {
+    let amounts = &claim.demand.amounts;
+    need.cpu_milli += i64::from(amounts.cpu_milli);
+    need.memory_mib += i64::from(amounts.memory_mib);
+    need.disk_mib += i64::from(amounts.disk_mib);
+    need.instances += 1;
 }
 
 /// What a tenant's limits lack for a plan.
@@ -459,95 +504,11 @@ fn set_pool(trial: &Trial, range: String, pool: Pool) -> Trial {
     trial
 }
 
-/// A pool with another range.
-fn ranged(pool: &Pool, range: &str) -> Option<Pool> {
-    let parsed = Pool::parse(&pool.id, range).ok()?;
-    let Pool { quarantine_s, tenant, .. } = pool.clone();
-    Some(Pool { quarantine_s, tenant, ..parsed })
-}
-
-const fn bits_of(kind: PoolKind) -> u32 {
-    match kind {
-        PoolKind::Ipv6 => 128,
-        PoolKind::Ipv4 | PoolKind::Number => 32,
-    }
-}
-
-fn network(pool: &Pool, bits: u32) -> Option<(String, Pool)> {
-    let whole = bits_of(pool.kind);
-    let host = if bits == 0 { u128::MAX } else { (1_u128 << (whole - bits)) - 1 };
-    let range = format!("{}/{bits}", pool.kind.write(pool.first & !host));
-    let network = ranged(pool, &range)?;
-    Some((range, network))
-}
-
-/// The bits of a network that has exactly this range.
-fn network_bits(pool: &Pool) -> Option<u32> {
-    let is_same = |(_, other): (String, Pool)| (other.first, other.last) == (pool.first, pool.last);
-    (1..=bits_of(pool.kind)).rev().find(|bits| network(pool, *bits).is_some_and(is_same))
-}
-
-/// The range of a pool as people write it.
-fn range_of(pool: &Pool) -> Option<String> {
-    match pool.kind {
-        PoolKind::Number => Some(format!("{}-{}", pool.first, pool.last)),
-        PoolKind::Ipv4 | PoolKind::Ipv6 => {
-            network(pool, network_bits(pool)?).map(|(range, _)| range)
-        }
-    }
-}
-
-/// Wider ranges of a pool, the smallest first. No address of another pool is taken in.
-fn wider_ranges(pool: &Pool, wanted: u128, used: u128, others: &[&Pool]) -> Vec<(String, Pool)> {
-    if pool.kind == PoolKind::Number {
-        // Values at rest are neither in use nor free.
-        let unused = pool.size().saturating_sub(used).min(wanted - 1);
-        let wider = [wanted - unused, wanted].into_iter().filter_map(|more| {
-            let range = format!("{}-{}", pool.first, pool.last.checked_add(more)?);
-            let wider = ranged(pool, &range)?;
-            Some((range, wider))
-        });
-        return wider.collect();
-    }
-    let Some(bits) = network_bits(pool) else { return Vec::new() };
-    let is_apart = |wider: &Pool| {
-        let meets = |other: &&Pool| {
-            other.kind == wider.kind && other.first <= wider.last && wider.first <= other.last
-        };
-        !others.iter().any(meets)
-    };
-    let wider =
-        (1..=WIDER_BITS).map_while(|fewer| bits.checked_sub(fewer).filter(|bits| *bits > 0));
-    let wider = wider.filter_map(|bits| network(pool, bits));
-    wider.take_while(|(_, wider)| is_apart(wider)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
     use super::*;
-
-    fn widened(range: &str, wanted: u128, used: u128, others: &[&str]) -> Vec<String> {
-        let pool = Pool::parse("p", range).unwrap();
-        assert_eq!(range_of(&pool).as_deref(), Some(range), "written as it was read");
-        let others: Vec<Pool> = others.iter().map(|it| Pool::parse("o", it).unwrap()).collect();
-        let others: Vec<&Pool> = others.iter().collect();
-        let wider = wider_ranges(&pool, wanted, used, &others);
-        assert!(wider.iter().all(|(_, it)| it.first <= pool.first && pool.last <= it.last));
-        wider.into_iter().map(|(range, _)| range).collect()
-    }
-
-    #[test]
-    fn a_range_is_widened_as_little_as_may_be_enough_and_into_no_other_network() {
-        assert_eq!(widened("10-19", 3, 9, &[]), ["10-21", "10-22"]);
-        assert_eq!(widened("10-19", 3, 10, &["20-30"]), ["10-22", "10-22"]);
-        let ipv4 = widened("10.0.1.0/24", 1, 254, &["10.0.4.0/24"]);
-        assert_eq!(ipv4, ["10.0.0.0/23", "10.0.0.0/22"]);
-        assert_eq!(widened("10.0.0.0/32", 1, 1, &["10.0.0.2/31"])[..1], ["10.0.0.0/31"]);
-        assert_eq!(widened("fd00:7::/126", 9, 3, &[])[..2], ["fd00:7::/125", "fd00:7::/124"]);
-        assert!(widened("10.0.0.0/24", 1, 254, &["10.0.1.0/24"]).is_empty());
-    }
 
     #[test]
     fn no_more_is_released_than_is_missing() {

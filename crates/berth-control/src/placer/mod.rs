@@ -20,6 +20,7 @@ mod moving;
 mod offload;
 mod pending_plan;
 mod planner;
+mod pool_ranges;
 mod preemption;
 mod recording;
 mod slot_assignment;

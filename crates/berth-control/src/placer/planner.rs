@@ -21,7 +21,7 @@ use super::offload::is_left_to_the_explainer;
 use super::pending_plan::{PendingPlan, QueuedJob, notices_of, raised_by};
 use super::preemption::claiming_op;
 use super::recording::refuse_by_limit;
-use super::turns::{Lane, Turns};
+use super::turns::{Lane, Turns, cost_of};
 use super::{Backlogs, CatalogSender, Clock, Message, PlaceAnswer, tick};
 use crate::applied_from_log::{AheadOfLog, AppliedFromLog};
 use crate::backlog::{Backlog, BacklogReceiver};
@@ -195,7 +195,9 @@ impl Planner {
         match message {
             Message::Place(queued) => {
                 let request = &queued.job.request;
-                self.turns.push(Lane::of(request), request.instances.len(), *queued);
+                let instances = request.instances.iter().map(|instance| &**instance);
+                let cost = cost_of(instances, self.replica.engine().fleet());
+                self.turns.push(Lane::of(request), cost, *queued);
             }
             Message::Answered(pending, answer) => self.answered(*pending, answer),
             Message::Chosen(pending, choice) => self.claim_choice(*pending, *choice),
@@ -257,6 +259,15 @@ impl Planner {
         (pending.basis, pending.explanation) = (None, None);
         pending.left_out.clear();
         let instances = self.instances(&mut pending);
+        if let Err(invalid) = self.check_rules(&instances) {
+            if pending.may_have_an_answer() {
+                self.release_slots(&pending, &[]);
+                self.ask(pending);
+            } else {
+                self.dispatch(pending, instances, PlanOutcome::Invalid(invalid));
+            }
+            return;
+        }
         let chosen = if let Some(preemption) = pending.job.request.preemption.clone() {
             self.choose_preempting(&pending, &instances, &preemption)
         } else if pending.tries < TRIES {
@@ -270,6 +281,13 @@ impl Planner {
             PlanOutcome::Unexplained
         };
         self.dispatch(pending, instances, chosen);
+    }
+
+    /// Refuses instances that would give their tenant too many rules to match every request with.
+    fn check_rules(&mut self, instances: &[Arc<InstanceRequest>]) -> Result<(), InvalidRequest> {
+        let Some(first) = instances.first() else { return Ok(()) };
+        let requests = instances.iter().map(|instance| &**instance);
+        self.replica.engine().fleet().check_resident_rules(&first.tenant, requests)
     }
 
     /// The instances as they are to be placed, with slots and without nodes that denied them.

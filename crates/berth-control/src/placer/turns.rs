@@ -2,18 +2,53 @@
 //!
 //! Deficit round robin: each tenant has a line of its own, and so has the server's own work. A line
 //! whose turn comes may spend a quantum; what costs more than that waits until it has been saved. So
-//! a tenant that sends much waits for itself and not for others, and one that sends large batches
-//! gets no more than one that sends single instances.
+//! a tenant that sends much waits for itself and not for others, and one that sends large batches or
+//! many rules gets no more than one that sends single instances without any.
 
 use std::collections::VecDeque;
 
+use berth_engine::{Fleet, InstanceRequest};
 use berth_ledger::Text;
 use rustc_hash::FxHashMap;
 
 use super::PlaceRequest;
 
-/// What a line may spend when its turn comes, in instances.
+/// What a line may spend when its turn comes, in instances without rules.
 pub(super) const QUANTUM: usize = 16;
+
+/// What a regular expression costs: it is compared with every value of its tenant's instances.
+const REGEX_COST: usize = 4;
+
+/// Rules, groups or hints without a regular expression that cost as much as an instance.
+const RULES_OF_AN_INSTANCE: usize = 4;
+
+/// The same for rules of placed instances, each of which is compared with one instance.
+const RESIDENT_RULES_OF_AN_INSTANCE: usize = 16;
+
+/// What a question of another part of the server costs: nothing is known of it but that it takes long.
+pub(super) const QUERY_COST: usize = QUANTUM;
+
+/// What instances of one tenant cost, in instances without rules.
+pub(super) fn cost_of<'a>(
+    instances: impl IntoIterator<Item = &'a InstanceRequest>,
+    fleet: &Fleet,
+) -> usize {
+    let mut instances = instances.into_iter().peekable();
+    let Some(first) = instances.peek() else { return 1 };
+    let resident = fleet.resident_rule_counts(&first.tenant);
+    let of_residents = resident.rules / RESIDENT_RULES_OF_AN_INSTANCE + resident.regexes;
+    let of_instance = |instance: &InstanceRequest| {
+        let InstanceRequest { affinity, groups, locality, preferred_places, .. } = instance;
+        let regexes = affinity.iter().filter(|rule| rule.pattern().is_regex()).count();
+        let hints = locality.near.len() + locality.far.len();
+        let plain = affinity.len() - regexes + groups.len() + hints;
+        1 + plain / RULES_OF_AN_INSTANCE
+            + regexes * REGEX_COST
+            + preferred_places.len()
+            + of_residents
+    };
+    instances.map(of_instance).sum()
+}
 
 /// Whose line a job is in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

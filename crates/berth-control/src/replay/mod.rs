@@ -3,7 +3,7 @@
 //! A receipt says what was asked, under which policy, at what time, and which event the planner had
 //! surely applied. It does not say which of its own commits the planner had applied beyond that,
 //! nor which of its plans were in flight. Both are found by trying: the fleet is rebuilt from the
-//! first event on, and the same question is put to the same engine at every commit around the
+//! first event on, or from a snapshot if the log was cut since, and the same question is put to the same engine at every commit around the
 //! recorded one, with the plans that were then under way. One of these fleets is the planner's; if
 //! none gives what was recorded, the record and the log do not agree.
 
@@ -138,7 +138,7 @@ fn obstacle(
     recorded: &Value,
 ) -> Result<Option<String>, LedgerError> {
     let oldest = ledger.oldest_event()?;
-    if oldest > 1 {
+    if oldest > 1 && past::snapshot_for(ledger, decision)?.is_none() {
         return Ok(Some(cut_log(oldest, decision)));
     }
     Ok(match &decision.record.outcome {
@@ -166,7 +166,7 @@ fn cut_log(oldest: i64, decision: &Decision) -> String {
     };
     format!(
         "it was based on all events up to {based_on}, and the log now begins at event {oldest} \
-         (retention.events); {kept}"
+         (retention.events), with no snapshot of the fleet between them; {kept}"
     )
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::derive::{ExplainedInstance, Question};
 use crate::fleet_replica::FleetReplica;
+use crate::fleet_snapshots::{FleetSnapshot, newest_until};
 
 /// Segments read at once.
 const PAGE: usize = 1000;
@@ -19,6 +20,9 @@ const PAGE: usize = 1000;
 /// Commits before the recorded one at which the question is put, if none after it will do: the
 /// planner reads how long the log is before it has taken in the last of its own commits.
 pub(super) const BEFORE: usize = 64;
+
+/// Events that `BEFORE` commits have, as a rule at most.
+const MARGIN: i64 = 4096;
 
 /// Most commits at which the question is put.
 const TRIES: usize = 512;
@@ -121,7 +125,11 @@ impl PastFleet {
         };
         let granted = granted(decision);
         let known = decision.record.basis.fleet_version;
-        let mut cursor = 0;
+        if let Some(snapshot) = snapshot_for(ledger, decision)? {
+            snapshot.load(ledger, &mut past.replica)?;
+            past.version = snapshot.event;
+        }
+        let mut cursor = past.version;
         let mut own = None;
         'log: loop {
             let page = ledger.segments_after(cursor, PAGE)?;
@@ -295,7 +303,22 @@ impl Commit {
     }
 }
 
-/// The instances that a decision placed.
+/// What a decision's fleet is rebuilt from, if not from an empty one: only where the log was cut, and
+/// preferably so long before the decision that the commits before it can be tried too.
+pub(super) fn snapshot_for(
+    ledger: &Ledger,
+    decision: &Decision,
+) -> Result<Option<FleetSnapshot>, LedgerError> {
+    if ledger.oldest_event()? <= 1 {
+        return Ok(None);
+    }
+    let known = decision.record.basis.fleet_version;
+    match newest_until(ledger, known - MARGIN)? {
+        Some(snapshot) => Ok(Some(snapshot)),
+        None => newest_until(ledger, known),
+    }
+}
+
 /// Which plans may have been under way, the likeliest first.
 fn sets_in_flight(
     own: Vec<Allocation>,
@@ -321,6 +344,7 @@ fn sets_in_flight(
     sets
 }
 
+/// The instances that a decision placed.
 fn granted(decision: &Decision) -> FxHashSet<InstanceId> {
     match &decision.record.outcome {
         DecisionOutcome::Granted(placed) => placed.iter().map(|at| at.instance).collect(),

@@ -165,6 +165,7 @@ pub(super) async fn await_outcome(answer: impl Future<Output = PlaceAnswer>) -> 
             let code = match &invalid {
                 berth_engine::InvalidRequest::UnknownGroup { .. } => "unknown_group",
                 berth_engine::InvalidRequest::UnknownVolume { .. } => "unknown_volume",
+                berth_engine::InvalidRequest::TooManyRules { .. } => "too_many_rules",
                 _ => "invalid_request",
             };
             let (code, message) = (code.to_owned(), invalid.to_string());

@@ -12,7 +12,6 @@ use super::columns::NodeIndex;
 use super::index::Location;
 use super::rows::{ExtraClass, Host, InstanceRow, NodeRow, RareAttributes};
 use super::{Fleet, FleetChange, Symbol};
-use crate::affinity::{Operator, Strength};
 use crate::model::{Amounts, InstanceId, InstanceRequest, NodeId};
 
 /// A claim that cannot be recorded.
@@ -191,6 +190,7 @@ impl Fleet {
     }
 
     fn instance_row(&mut self, request: &InstanceRequest, index: NodeIndex) -> InstanceRow {
+        let apart_rules = self.resident_rules_of(request);
         let texts = &mut self.texts;
         let tags = request.tags.iter();
         let tags: Vec<(Symbol, Symbol)> =
@@ -202,16 +202,13 @@ impl Fleet {
             }
         }
         let tag_set = self.tag_sets.acquire(&tags);
-        let hard_apart = request.affinity.iter().filter(|rule| {
-            rule.operator() == Operator::Different && rule.strength() == Strength::Hard
-        });
         let rare = RareAttributes {
             name: request.name.as_deref().map(|name| texts.acquire(name)),
             extra: (request.extra.iter().filter(|(_, n)| **n != 0))
                 .map(|(name, &n)| (texts.acquire(name), n))
                 .collect(),
             groups: request.groups.iter().map(|group| texts.acquire(group)).collect(),
-            apart_rules: hard_apart.map(|rule| Arc::new(rule.clone())).collect(),
+            apart_rules,
             volumes: request.volumes.iter().map(|volume| texts.acquire(volume)).collect(),
         };
         self.add_extra_classes(&rare, index);

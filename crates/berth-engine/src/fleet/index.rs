@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::interner::{Interner, Symbol};
 use super::posting::{Posting, Presence};
+use super::resident_rules::ResidentRules;
 use super::rows::InstanceRow;
 use crate::affinity::{Rule, Subject};
 
@@ -20,7 +21,7 @@ pub(crate) struct Index {
     workloads: FxHashMap<Symbol, FxHashMap<Symbol, Presence>>,
     tags: BTreeMap<(Symbol, Symbol, Symbol), Posting>,
     names: BTreeMap<(Symbol, Symbol), Posting>,
-    apart_rules: FxHashMap<Symbol, BTreeMap<Arc<Rule>, Posting>>,
+    apart_rules: FxHashMap<Symbol, ResidentRules>,
     cached_images: FxHashMap<Symbol, Posting>,
 }
 
@@ -48,8 +49,7 @@ impl Index {
                 self.names.entry((tenant, name)).or_default().add(place.index);
             }
             for rule in &rare.apart_rules {
-                let of_tenant = self.apart_rules.entry(tenant).or_default();
-                of_tenant.entry(Arc::clone(rule)).or_default().add(place.index);
+                self.apart_rules.entry(tenant).or_default().add(rule, place.index);
             }
         }
     }
@@ -78,7 +78,7 @@ impl Index {
             }
             if let Some(of_tenant) = self.apart_rules.get_mut(&tenant) {
                 for rule in &rare.apart_rules {
-                    remove_from_tree(of_tenant, rule, place.index);
+                    of_tenant.remove(rule, place.index);
                 }
                 if of_tenant.is_empty() {
                     self.apart_rules.remove(&tenant);
@@ -163,13 +163,18 @@ impl Index {
         &self,
         tenant: Symbol,
     ) -> impl Iterator<Item = (&Arc<Rule>, &Posting)> {
-        self.apart_rules.get(&tenant).into_iter().flatten()
+        self.apart_rules.get(&tenant).into_iter().flat_map(ResidentRules::iter)
+    }
+
+    /// The hard "apart" rules of this tenant's instances.
+    pub(crate) fn resident_rules(&self, tenant: Symbol) -> Option<&ResidentRules> {
+        self.apart_rules.get(&tenant)
     }
 
     /// Whether anyone carries a hard "apart" rule that names instances.
     pub(crate) fn has_rules_on_instances(&self) -> bool {
-        let mut rules = self.apart_rules.values().flat_map(BTreeMap::keys);
-        rules.any(|rule| *rule.subject() == Subject::Instance)
+        let mut rules = self.apart_rules.values().flat_map(ResidentRules::iter);
+        rules.any(|(rule, _)| *rule.subject() == Subject::Instance)
     }
 
     /// Whether anyone carries a hard "apart" rule.

@@ -16,6 +16,7 @@ mod journal;
 mod nodes;
 mod posting;
 mod ranges;
+mod resident_rules;
 mod rows;
 mod what_if;
 
@@ -38,6 +39,7 @@ pub(crate) use claims::DetachedInstance;
 pub use claims::ClaimError;
 pub use journal::FleetChange;
 pub use nodes::{NodeUsage, UsedOf};
+pub use resident_rules::ResidentRuleCounts;
 
 use crate::affinity::Topology;
 use crate::model::{Amounts, Group, InstanceId, NodeId, Volume};

@@ -467,6 +467,22 @@ pub enum InvalidRequest {
         /// The group.
         group: String,
     },
+    /// More different hard `!=` rules than a tenant's instances may have.
+    #[error(
+        "the instances of this tenant have {before} different {kind}hard != rules, and this request \
+         adds {added}; accepted are {most} in all: select others by a workload or a tag that they \
+         share, or release instances"
+    )]
+    TooManyRules {
+        /// Which of them are too many; empty for all.
+        kind: &'static str,
+        /// How many there are.
+        before: usize,
+        /// How many the request adds.
+        added: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A volume that does not exist.
     #[error("volume {volume:?} does not exist; create it first")]
     UnknownVolume {

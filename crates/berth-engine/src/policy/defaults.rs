@@ -17,6 +17,10 @@ use crate::model::{Amounts, FactValues, NodeFacts};
 pub struct NodeDefaults {
     /// Labels that a node must have, all of them.
     pub labels: BTreeMap<String, String>,
+    /// The nodes; absent: all with these labels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 1000))]
+    pub names: Vec<String>,
     /// How often CPU may be promised, in thousandths.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1000000))]
@@ -33,12 +37,39 @@ pub struct NodeDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 200))]
     pub overlay_pool: Option<String>,
+    /// Whether instances there take no address of the overlay pool of all nodes.
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_overlay_pool: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl NodeDefaults {
-    fn is_about(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+    fn is_about(&self, facts: &NodeFacts) -> bool {
+        let is_named = || self.names.iter().any(|name| *name == *facts.id.as_str());
+        (self.names.is_empty() || is_named()) && has_all(&facts.labels, &self.labels)
     }
+}
+
+/// Defaults for instances. What is absent stays as for all.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceDefaults {
+    /// Tags that an instance must have, all of them.
+    pub tags: BTreeMap<String, String>,
+    /// Disk of an instance that does not say how much it needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 2147483647))]
+    pub disk_mib: Option<u32>,
+}
+
+/// Whether there are all of some labels or tags.
+fn has_all(all: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| all.get(key) == Some(value))
 }
 
 /// The defaults of a policy. What is absent stays as nodes and requests say.
@@ -70,11 +101,17 @@ pub struct Defaults {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub nodes: Vec<NodeDefaults>,
+    /// What holds for instances with such tags in place of the above; the first rule that fits counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
+    pub instances: Vec<InstanceDefaults>,
 }
 
 impl Defaults {
-    /// Most rules about nodes: each is evaluated for each node.
+    /// Most rules about nodes, and as many about instances: each is evaluated for each of them.
     pub const MAX_RULES: usize = 64;
+    /// Most nodes that one rule names.
+    pub const MAX_NAMES: usize = 1000;
 
     /// Whether it says nothing.
     #[must_use]
@@ -82,14 +119,21 @@ impl Defaults {
         *self == Self::default()
     }
 
-    fn rule(&self, labels: &BTreeMap<String, String>) -> Option<&NodeDefaults> {
-        self.nodes.iter().find(|rule| rule.is_about(labels))
+    fn rule(&self, facts: &NodeFacts) -> Option<&NodeDefaults> {
+        self.nodes.iter().find(|rule| rule.is_about(facts))
+    }
+
+    /// Disk of an instance with these tags that does not say how much it needs.
+    #[must_use]
+    pub fn disk_mib(&self, tags: &BTreeMap<String, String>) -> Option<u32> {
+        let rule = self.instances.iter().find(|rule| has_all(tags, &rule.tags));
+        rule.and_then(|rule| rule.disk_mib).or(self.disk_mib)
     }
 
     /// The defaults for a node, as values of its facts.
     #[must_use]
     pub fn values_for(&self, facts: &NodeFacts) -> FactValues {
-        let rule = self.rule(&facts.labels);
+        let rule = self.rule(facts);
         let of = |by_rule: fn(&NodeDefaults) -> Option<u32>, all: Option<u32>| {
             rule.and_then(by_rule).or(all)
         };
@@ -105,11 +149,13 @@ impl Defaults {
         stated.map(|(path, value)| (path.to_owned(), json!(value))).collect()
     }
 
-    /// The pool that every instance takes an address of, on a node with these labels.
+    /// The pool that every instance takes an address of, on this node.
     #[must_use]
-    pub fn overlay_pool(&self, labels: &BTreeMap<String, String>) -> Option<&str> {
-        let by_rule = self.rule(labels).and_then(|rule| rule.overlay_pool.as_deref());
-        by_rule.or(self.overlay_pool.as_deref())
+    pub fn overlay_pool(&self, facts: &NodeFacts) -> Option<&str> {
+        let rule = self.rule(facts);
+        let of_all = self.overlay_pool.as_deref();
+        let of_all = of_all.filter(|_| !rule.is_some_and(|rule| rule.no_overlay_pool));
+        rule.and_then(|rule| rule.overlay_pool.as_deref()).or(of_all)
     }
 
     /// Whether some instances must take an address of a pool.
@@ -136,6 +182,10 @@ impl Defaults {
             let key = format!("defaults.nodes[{place}]");
             ranged.extend(numbers(&key, ratio, overhead, rule.reserved_memory_mib));
         }
+        for (place, rule) in self.instances.iter().enumerate() {
+            let key = format!("defaults.instances[{place}].disk_mib");
+            ranged.push((key, rule.disk_mib.unwrap_or(0), 0, Amounts::MAX));
+        }
         ranged
     }
 
@@ -148,5 +198,70 @@ impl Defaults {
             Some((format!("defaults.nodes[{place}].overlay_pool"), pool))
         });
         all.into_iter().chain(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+    use super::*;
+
+    fn facts(id: &str, class: &str) -> NodeFacts {
+        let mut facts = NodeFacts::new(id, Amounts::new(1000, 1000));
+        facts.labels.insert("class".to_owned(), class.to_owned());
+        facts
+    }
+
+    #[test]
+    fn a_class_or_a_node_can_be_exempt_from_the_overlay_pool() {
+        let defaults: Defaults = serde_json::from_value(json!({
+            "cpu_ratio_permille": 2000,
+            "overlay_pool": "overlay",
+            "nodes": [
+                {"names": ["n1"], "overlay_pool": "own", "cpu_ratio_permille": 1000},
+                {"names": ["n2"], "labels": {"class": "dense"}, "no_overlay_pool": true},
+                {"labels": {"class": "bare"}, "no_overlay_pool": true},
+            ],
+        }))
+        .unwrap();
+        let pool =
+            |id: &str, class: &str| defaults.overlay_pool(&facts(id, class)).map(ToOwned::to_owned);
+        assert_eq!(pool("n1", "bare").as_deref(), Some("own"), "the first rule counts");
+        assert_eq!(pool("n2", "dense"), None);
+        assert_eq!(pool("n2", "other").as_deref(), Some("overlay"), "labels and name must fit");
+        assert_eq!(pool("n3", "bare"), None);
+        assert_eq!(pool("n3", "dense").as_deref(), Some("overlay"));
+        let ratio = |id: &str| defaults.values_for(&facts(id, "x"))["ratios.cpu_permille"].clone();
+        assert_eq!((ratio("n1"), ratio("n2")), (json!(1000), json!(2000)));
+        assert!(defaults.has_overlay_pool());
+    }
+
+    #[test]
+    fn disk_varies_by_tags() {
+        let defaults: Defaults = serde_json::from_value(json!({
+            "disk_mib": 4096,
+            "instances": [
+                {"tags": {"class": "large", "db": "yes"}, "disk_mib": 65536},
+                {"tags": {"class": "large"}, "disk_mib": 16384},
+                {"tags": {"class": "odd"}},
+            ],
+        }))
+        .unwrap();
+        let disk = |tags: &[(&str, &str)]| {
+            let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            defaults.disk_mib(&tags.collect())
+        };
+        assert_eq!(disk(&[("class", "large"), ("db", "yes")]), Some(65536));
+        assert_eq!(disk(&[("class", "large")]), Some(16384));
+        assert_eq!(disk(&[("class", "odd")]), Some(4096), "what a rule leaves out is as for all");
+        assert_eq!(disk(&[]), Some(4096));
+    }
+
+    #[test]
+    fn rules_without_the_new_keys_are_written_as_before() {
+        let text = r#"{"overlay_pool":"o","nodes":[{"labels":{"a":"b"},"vmm_overhead_mib":1}]}"#;
+        let defaults: Defaults = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&defaults).unwrap(), text);
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use defaults::{Defaults, NodeDefaults};
+pub use defaults::{Defaults, InstanceDefaults, NodeDefaults};
 
 use crate::elastic::ElasticSettings;
 use crate::model::{Amounts, CapacityType};

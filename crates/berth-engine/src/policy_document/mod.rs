@@ -321,9 +321,24 @@ fn check_numbers(document: &Document, errors: &mut Vec<PolicyError>) {
 }
 
 fn check_defaults(defaults: &Defaults, errors: &mut Vec<PolicyError>) {
-    if defaults.nodes.len() > Defaults::MAX_RULES {
+    let rules = [
+        ("defaults.nodes", defaults.nodes.len()),
+        ("defaults.instances", defaults.instances.len()),
+    ];
+    for (key, count) in rules.into_iter().filter(|(_, count)| *count > Defaults::MAX_RULES) {
         let accepted = format!("at most {} rules", Defaults::MAX_RULES);
-        errors.push(out_of_range("defaults.nodes", defaults.nodes.len(), &accepted));
+        errors.push(out_of_range(key, count, &accepted));
+    }
+    for (place, rule) in defaults.nodes.iter().enumerate() {
+        let key = |name: &str| format!("defaults.nodes[{place}].{name}");
+        if rule.names.len() > Defaults::MAX_NAMES {
+            let accepted = format!("at most {} nodes", Defaults::MAX_NAMES);
+            errors.push(out_of_range(&key("names"), rule.names.len(), &accepted));
+        }
+        if rule.no_overlay_pool && rule.overlay_pool.is_some() {
+            let accepted = "false where the rule has an overlay_pool";
+            errors.push(out_of_range(&key("no_overlay_pool"), true, accepted));
+        }
     }
     for (key, pool) in defaults.pools() {
         let length = pool.chars().count();

@@ -114,8 +114,13 @@ const KEYS: [(&str, &str, &str); 46] = [
     ("defaults.overlay_pool", "the name of a pool", "pool that every instance takes an address of"),
     (
         "defaults.nodes",
-        "at most 64 rules, each with `labels` and any of the above but `disk_mib`",
-        "what holds for nodes with such labels; the first rule that fits counts",
+        "at most 64 rules, each with `labels`, `names` or both, and any of the above but `disk_mib`, or `no_overlay_pool = true`",
+        "what holds for nodes with such labels and names; the first rule that fits counts",
+    ),
+    (
+        "defaults.instances",
+        "at most 64 rules, each with `tags` and `disk_mib`",
+        "what holds for instances with such tags; the first rule that fits counts",
     ),
 ];
 
@@ -202,7 +207,7 @@ fn written(key: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::NodeDefaults;
+    use crate::policy::{InstanceDefaults, NodeDefaults};
 
     #[test]
     fn every_key_of_a_policy_is_listed_and_no_other() {
@@ -214,6 +219,7 @@ mod tests {
             disk_mib: Some(1),
             overlay_pool: Some(String::new()),
             nodes: vec![NodeDefaults::default()],
+            instances: vec![InstanceDefaults::default()],
         };
         let mut known = defaults();
         flatten("defaults".to_owned(), serde_json::to_value(stated).unwrap(), &mut known);

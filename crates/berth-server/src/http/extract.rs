@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use berth_api::FieldError;
+use berth_api::data_error::DataError;
 use berth_api::limits::{Excess, LimitExceeded, Limited, Meter, table};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
@@ -80,10 +81,25 @@ fn wrong_json(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError
         return ApiError::invalid(format!("the body is not JSON: {inner}"))
             .remedy("send one JSON object with Content-Type: application/json");
     }
-    let field = if path == "." { "the body".to_owned() } else { path };
-    let accepted = inner.to_string();
-    let problem = ApiError::invalid(format!("{field}: {accepted}"));
-    problem.with_field(FieldError { field, value: None, accepted })
+    let error = DataError::new("the body", &path, &inner.to_string());
+    let problem = ApiError::invalid(error.to_string());
+    let accepted = error.accepted().to_owned();
+    let field = if error.field.is_empty() { "the body".to_owned() } else { error.field };
+    problem.with_field(FieldError { field, value: error.value, accepted })
+}
+
+/// A query that does not have the expected form: its error is a path and a message of the library.
+fn wrong_query(text: &str) -> ApiError {
+    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    let is_path =
+        |path: &str| path.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c));
+    let parts = text.split_once(": ").filter(|(path, _)| is_path(path));
+    let (path, message) = parts.unwrap_or((".", text));
+    let error = DataError::new("the query", path, message);
+    let accepted = error.accepted().to_owned();
+    let problem = ApiError::invalid(format!("query: {error}"));
+    let field = if error.field.is_empty() { "the query".to_owned() } else { error.field };
+    problem.with_field(FieldError { field, value: error.value, accepted })
 }
 
 fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -127,7 +143,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         match query {
             Ok(query) => Ok(Self(query.0)),
-            Err(rejection) => Err(ApiError::invalid(format!("query: {}", rejection.body_text()))),
+            Err(rejection) => Err(wrong_query(&rejection.body_text())),
         }
     }
 }
@@ -235,5 +251,29 @@ impl FromRequestParts<AppState> for RequestContext {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, state).await?;
         Ok(Self { control: Arc::clone(&state.control), caller })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrong_query;
+
+    #[test]
+    fn a_wrong_query_is_described_without_words_of_the_library() {
+        let prefix = "Failed to deserialize query string: ";
+        let cases = [
+            (
+                "limit: invalid digit found in string",
+                "query: limit is no whole number; accepted is 0 or more",
+            ),
+            (
+                "unknown field `lmit`, expected `limit` or `after`",
+                "query: lmit is unknown; did you mean limit? accepted are limit, after",
+            ),
+            ("missing field `tenant`", "query: tenant is missing"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(wrong_query(&format!("{prefix}{text}")).problem().detail, expected);
+        }
     }
 }

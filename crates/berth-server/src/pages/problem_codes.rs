@@ -311,6 +311,11 @@ const CODES: &[(&str, &str, &str)] = &[
         "Wait for it, and move it back if necessary.",
     ),
     (
+        "too_many_rules",
+        "The placed instances of the tenant would have more different hard != rules than every further request can be matched with.",
+        "Select others by a workload or a tag that they share instead of one rule for each, or release instances.",
+    ),
+    (
         "total_queue_full",
         "Too many requests of all tenants together are already queued.",
         "Retry later, or have an operator raise queue.total.",

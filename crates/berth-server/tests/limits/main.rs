@@ -6,5 +6,6 @@ mod attacks;
 #[path = "../common/mod.rs"]
 mod common;
 mod every_field;
+mod largest;
 mod quarantine;
 mod sites;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod adopted;
 mod broken_ledger;
 #[path = "../common/mod.rs"]
 mod common;

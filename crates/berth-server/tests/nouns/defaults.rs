@@ -19,6 +19,12 @@ overlay_pool = 'overlay'
 labels = { class = 'dense' }
 cpu_ratio_permille = 8000
 overlay_pool = 'dense'
+[[defaults.nodes]]
+labels = { class = 'bare' }
+no_overlay_pool = true
+[[defaults.instances]]
+tags = { size = 'large' }
+disk_mib = 65536
 ";
 
 async fn activate(server: &Server, policy: &Policy) {
@@ -128,5 +134,26 @@ async fn every_instance_has_the_default_disk_and_an_address_or_is_not_placed() {
     named["pools"] = json!(["overlay"]);
     let placed = server.post(&tenant, "/v1/placements", &named).await.expect(201).json();
     assert_eq!(placed["instances"][0]["values"].as_array().map(Vec::len), Some(1), "{placed}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exempt_class_gives_no_address_and_disk_follows_the_tags() {
+    let server = Server::start().await;
+    let (operator, tenant) = (server.token(Role::Operator).await, server.token(Role::Tenant).await);
+    add_node(&server, "n1", "bare").await;
+    activate(&server, &Policy::from_toml(POLICY).unwrap()).await;
+    wait_for_cpu(&server, &operator, "n1", 32_000).await;
+    // There is no pool of either name: without the exemption nothing is placed.
+    for (size, disk_mib) in [("large", 65_536), ("small", 8192)] {
+        let resources = json!({"cpu_milli": 100, "memory_mib": 128});
+        let body = json!({"instances": [{"resources": resources, "tags": {"size": size}}]});
+        let placed = server.post(&tenant, "/v1/placements", &body).await.expect(201).json();
+        let instance = &placed["instances"][0];
+        assert_eq!(instance["values"].as_array().map_or(0, Vec::len), 0, "{placed}");
+        let path = format!("/v1/instances/{}", instance["instance"].as_str().unwrap());
+        let seen = server.get(&tenant, &path).await.expect(200).json();
+        assert_eq!(seen["resources"]["disk_mib"], disk_mib, "{seen}");
+    }
     server.stop().await;
 }

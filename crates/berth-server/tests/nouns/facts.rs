@@ -97,6 +97,15 @@ async fn an_import_owns_its_columns_and_undoes_nothing_that_was_set() {
                 n1,16,64GiB,1TiB,r1,1,2\nn2,16,64GiB,1TiB,,2,\n";
     let report = import(&server, &operator, "", file).await;
     assert_eq!((&report["added"], &report["changed"]), (&json!(2), &json!(0)));
+    let owned = json!([
+        "capacity.cpu_milli",
+        "capacity.disk_mib",
+        "capacity.memory_mib",
+        "hardware_class",
+        "labels.hall",
+        "rack"
+    ]);
+    assert_eq!((&report["owned"], &report["layer"]), (&owned, &json!("reported")));
     patch(&server, &operator, NODE, &json!({"rack": "r9", "reserved": true})).await;
     patch(&server, &operator, "n2", &json!({"zone": "z2"})).await;
     let report = import(&server, &operator, "", file).await;
@@ -112,7 +121,8 @@ async fn an_import_owns_its_columns_and_undoes_nothing_that_was_set() {
     assert_eq!(node["facts"]["capacity"]["cpu_milli"], 16_000);
 
     // Columns that are set by an import survive the agent, and an empty cell gives them back.
-    import(&server, &operator, "?as=set", "id,rack,zone\nn1,r3,z3\n").await;
+    let report = import(&server, &operator, "?as=set", "id,rack,zone\nn1,r3,z3\n").await;
+    assert_eq!((&report["owned"], &report["layer"]), (&json!(["rack", "zone"]), &json!("set")));
     let agent = server.token(Role::Agent).await;
     start_agent(&server, &agent, &reported(NODE)).await;
     let node = server.get(&operator, "/v1/nodes/n1").await.expect(200).json();

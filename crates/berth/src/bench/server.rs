@@ -25,7 +25,11 @@ pub(super) struct Server {
     database_url: Option<String>,
     process: Option<Child>,
     folder: Option<TempDir>,
+    settings: Settings,
 }
+
+/// Settings of a server, as variables of its environment.
+pub(super) type Settings = &'static [(&'static str, &'static str)];
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -43,11 +47,21 @@ impl Server {
             bail!("--url is {url:?}; accepted is http://HOST:PORT (TLS is not measured)");
         };
         let (address, token) = (address.to_owned(), token.to_owned());
-        Ok(Self { address, token, database_url: None, process: None, folder: None })
+        Ok(Self { address, token, database_url: None, process: None, folder: None, settings: &[] })
     }
 
     /// Starts a server with this binary, and a token that was created before.
     pub(super) fn start(url: Option<&str>, data_dir: Option<&Path>) -> anyhow::Result<Self> {
+        Self::start_for_tenants(url, data_dir, &[], &[]).map(|(server, _)| server)
+    }
+
+    /// Starts a server with settings, and with further tokens: one for each of these sets of tenants.
+    pub(super) fn start_for_tenants(
+        url: Option<&str>,
+        data_dir: Option<&Path>,
+        tenants: &[Vec<String>],
+        settings: Settings,
+    ) -> anyhow::Result<(Self, Vec<String>)> {
         let folder = match data_dir {
             Some(parent) => tempfile::tempdir_in(parent)?,
             None => tempfile::tempdir()?,
@@ -58,12 +72,16 @@ impl Server {
             Some(url) => Backend::parse(url)?,
             None => Backend::Sqlite(data.join("berth.db")),
         };
-        let token = create_token(backend)?;
+        let ledger = Ledger::open(backend, Options::default())?;
+        let token = create_token(&ledger, Role::Admin, &[])?;
+        let tokens: anyhow::Result<Vec<String>> =
+            tenants.iter().map(|tenants| create_token(&ledger, Role::Tenant, tenants)).collect();
+        drop(ledger);
         let address = format!("127.0.0.1:{}", berth_pgtemp::free_port());
-        let process = spawn(&address, folder.path(), url, None)?;
+        let process = spawn(&address, folder.path(), url, None, settings)?;
         let (process, folder) = (Some(process), Some(folder));
         let database_url = url.map(str::to_owned);
-        Ok(Self { address, token, database_url, process, folder })
+        Ok((Self { address, token, database_url, process, folder, settings }, tokens?))
     }
 
     /// Starts a server with a simulated fleet of so many hosts, which needs no token.
@@ -71,9 +89,9 @@ impl Server {
         let folder = tempfile::tempdir()?;
         std::fs::create_dir_all(folder.path().join("data"))?;
         let address = format!("127.0.0.1:{}", berth_pgtemp::free_port());
-        let process = Some(spawn(&address, folder.path(), None, Some(hosts))?);
+        let process = Some(spawn(&address, folder.path(), None, Some(hosts), &[])?);
         let (token, folder) = (String::new(), Some(folder));
-        Ok(Self { address, token, database_url: None, process, folder })
+        Ok(Self { address, token, database_url: None, process, folder, settings: &[] })
     }
 
     /// Its resident memory.
@@ -107,9 +125,16 @@ impl Server {
     pub(super) fn restart(&mut self) -> anyhow::Result<()> {
         let folder =
             self.folder.as_ref().context("only a server of this benchmark can be restarted")?;
-        self.process =
-            Some(spawn(&self.address, folder.path(), self.database_url.as_deref(), None)?);
+        let url = self.database_url.as_deref();
+        self.process = Some(spawn(&self.address, folder.path(), url, None, self.settings)?);
         Ok(())
+    }
+
+    /// Stops the server and starts it with other settings.
+    pub(super) fn restart_with(&mut self, settings: Settings) -> anyhow::Result<()> {
+        self.settings = settings;
+        self.kill()?;
+        self.restart()
     }
 
     /// Whether it was started for this run.
@@ -160,10 +185,12 @@ fn spawn(
     folder: &Path,
     url: Option<&str>,
     demo: Option<u32>,
+    settings: Settings,
 ) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["up", "--listen", address, "--data-dir"]).arg(folder.join("data"));
     command.env("HOME", folder).env_remove("XDG_CONFIG_HOME");
+    command.envs(settings.iter().copied());
     if let Some(url) = url {
         command.args(["--database-url", url]);
     }
@@ -186,11 +213,11 @@ fn node(number: u32) -> NodeFacts {
 }
 
 /// Creates a token in the ledger itself, before the server starts.
-fn create_token(backend: Backend) -> anyhow::Result<String> {
-    let ledger = Ledger::open(backend, Options::default())?;
-    let (name, role) = ("bench".to_owned(), Role::Admin);
-    let new = NewToken { name, role, tenants: Vec::new(), node: None, expires_in_s: None };
+fn create_token(ledger: &Ledger, role: Role, tenants: &[String]) -> anyhow::Result<String> {
+    let name = tenants.first().map_or_else(|| "bench".to_owned(), |first| format!("bench-{first}"));
+    let tenants = tenants.to_vec();
+    let new = NewToken { name, role, tenants, node: None, expires_in_s: None };
     let (record, secret) = TokenRecord::make(&new, jiff::Timestamp::now())?;
-    store_token(&ledger, &record, &Caller::local("berth bench"))?;
+    store_token(ledger, &record, &Caller::local("berth bench"))?;
     Ok(secret)
 }

@@ -118,12 +118,15 @@ pub(crate) use columns;
 pub(crate) struct Table {
     header: Vec<String>,
     rows: Vec<Vec<Cell>>,
+    /// Titles of columns that are left out, since the terminal is too narrow for them.
+    hidden: Vec<String>,
 }
 
 impl Table {
     /// A table with these columns. A name that begins with `>` is a column of numbers.
     pub(crate) fn new(header: &[&str]) -> Self {
-        Self { header: header.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
+        let header = header.iter().map(|&name| name.to_owned()).collect();
+        Self { header, ..Self::default() }
     }
 
     /// A table of items, one in each row.
@@ -145,6 +148,7 @@ impl Table {
         Self {
             header: header.map(str::to_owned).collect(),
             rows: items.clone().into_iter().map(row).collect(),
+            hidden: Vec::new(),
         }
     }
 
@@ -157,7 +161,8 @@ impl Table {
         let shown = || columns.iter().filter(|column| wide || !column.title.starts_with('+'));
         let header = shown().map(|column| column.title.trim_start_matches(['+', '?']).to_owned());
         let row = |item| shown().map(|column| (column.cell)(item)).collect();
-        Self { header: header.collect(), rows: items.into_iter().map(row).collect() }
+        let rows = items.into_iter().map(row).collect();
+        Self { header: header.collect(), rows, hidden: Vec::new() }
     }
 
     /// What each row says, without times that pass by themselves.
@@ -196,10 +201,11 @@ impl Table {
     }
 
     /// The table as text, with colors and without trailing spaces. With a width, long texts are cut
-    /// off so that lines are not longer, as far as that is possible.
+    /// off so that lines are not longer, as far as that is possible, and the last columns are left out
+    /// and named where nothing readable would be left of them.
     pub(crate) fn text(&self, width: Option<usize>) -> String {
         let fitted = width.and_then(|width| self.fitted(width));
-        let Self { header, rows } = fitted.as_ref().unwrap_or(self);
+        let Self { header, rows, hidden } = fitted.as_ref().unwrap_or(self);
         let mut table = comfy_table::Table::new();
         table.load_style(TableStyle::new());
         table.set_content_arrangement(ContentArrangement::Disabled);
@@ -212,14 +218,19 @@ impl Table {
         for row in rows {
             table.add_row(row.iter().map(to_styled_cell));
         }
-        for (index, name) in self.header.iter().enumerate() {
+        for (index, name) in header.iter().enumerate() {
             let Some(column) = table.column_mut(index) else { continue };
             column.set_padding((0, GAP));
             if name.starts_with('>') {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        table.lines().map(|line| trim_styled_end(&line)).collect::<Vec<_>>().join("\n")
+        let mut lines: Vec<String> = table.lines().map(|line| trim_styled_end(&line)).collect();
+        if !hidden.is_empty() {
+            let note = format!("-o wide shows {} too.", hidden.join(", "));
+            lines.push(style::paint(style::DIM, &note));
+        }
+        lines.join("\n")
     }
 }
 
@@ -229,8 +240,15 @@ const GAP: u16 = 2;
 /// The least width that is left of a column that is cut off.
 const NARROWEST: usize = 4;
 
+/// The width at which something readable is left of a column, and of the first one, which names the item.
+const READABLE: usize = 8;
+const READABLE_NAME: usize = 13;
+
+/// Columns that are never left out.
+const KEPT: usize = 4;
+
 impl Table {
-    /// The same table with its widest columns cut off; none if it fits as it is.
+    /// The same table with its widest columns cut off and its last ones left out; none if it fits as it is.
     fn fitted(&self, width: usize) -> Option<Self> {
         let mut widths = vec![0; self.header.len()];
         for (index, title) in self.header.iter().enumerate() {
@@ -238,18 +256,22 @@ impl Table {
             let widest = cells.map(|cell| display_width(&cell.text)).max().unwrap_or(0);
             widths[index] = widest.max(display_width(title.trim_start_matches('>')));
         }
-        let gaps = usize::from(GAP) * widths.len().saturating_sub(1);
-        let mut excess = (widths.iter().sum::<usize>() + gaps).checked_sub(width)?;
-        while excess > 0 {
-            // The first column names the item and is the last to be cut.
-            let widest = |range: std::ops::Range<usize>| {
-                let can_shrink = range.filter(|&index| widths[index] > NARROWEST);
-                can_shrink.max_by_key(|&index| widths[index])
-            };
-            let Some(index) = widest(1..widths.len()).or_else(|| widest(0..1)) else { break };
-            widths[index] -= 1;
-            excess -= 1;
+        let with_gaps = |widths: &[usize]| {
+            widths.iter().sum::<usize>() + usize::from(GAP) * widths.len().saturating_sub(1)
+        };
+        with_gaps(&widths).checked_sub(width)?;
+        let readable = widths.iter().enumerate().map(|(index, &natural)| match index {
+            0 => natural.min(READABLE_NAME),
+            _ => natural.min(READABLE),
+        });
+        let mut readable: Vec<usize> = readable.collect();
+        while readable.len() > KEPT && with_gaps(&readable) > width {
+            readable.pop();
         }
+        let hidden = self.header.iter().skip(readable.len());
+        let hidden = hidden.map(|title| title.trim_start_matches('>').to_owned()).collect();
+        widths.truncate(readable.len());
+        shrink(&mut widths, &readable, with_gaps(&widths).saturating_sub(width));
         let cut = |row: &Vec<Cell>| {
             let cells = row.iter().zip(&widths);
             cells.map(|(cell, &width)| Cell { text: shorten(&cell.text, width), ..*cell }).collect()
@@ -259,7 +281,29 @@ impl Table {
             let mark = &name[..name.len() - title.len()];
             format!("{mark}{}", shorten(title, width))
         });
-        Some(Self { header: titles.collect(), rows: self.rows.iter().map(cut).collect() })
+        let rows = self.rows.iter().map(cut).collect();
+        Some(Self { header: titles.collect(), rows, hidden })
+    }
+}
+
+/// Takes an excess off the widest columns: while they stay readable, and the first one last.
+fn shrink(widths: &mut [usize], readable: &[usize], mut excess: usize) {
+    while excess > 0 {
+        let widest =
+            |widths: &[usize], range: std::ops::Range<usize>, least: &dyn Fn(usize) -> usize| {
+                let can_shrink = range.filter(|&index| widths[index] > least(index));
+                can_shrink.max_by_key(|&index| widths[index])
+            };
+        let others = 1..widths.len();
+        let as_readable = |index: usize| readable[index];
+        let as_narrow = |_: usize| NARROWEST;
+        let index = widest(widths, others.clone(), &as_readable)
+            .or_else(|| widest(widths, 0..1, &as_readable))
+            .or_else(|| widest(widths, others, &as_narrow))
+            .or_else(|| widest(widths, 0..1, &as_narrow));
+        let Some(index) = index else { break };
+        widths[index] -= 1;
+        excess -= 1;
     }
 }
 
@@ -359,6 +403,28 @@ mod tests {
         assert!(!text(None).contains('…'));
         // Columns stay readable even where that does not fit.
         assert!(text(Some(5)).contains("nod…"), "{}", text(Some(5)));
+    }
+
+    #[test]
+    fn columns_that_could_not_be_read_are_left_out_and_named() {
+        let mut table =
+            Table::new(&["INSTANCE", "NAME", "TENANT", "NODE", "STATE", ">AGE", "PERMIT"]);
+        let row =
+            ["01a1f453-555a-803c-839e-7f5e74f595c2", "web-32-7", "a-longer-tenant", "node-000012"];
+        let row = row.into_iter().chain(["active", "25s", "9 CPU, 16 GiB"]);
+        table.row(row.map(Cell::from));
+        let text = |width| anstream::adapter::strip_str(&table.text(Some(width))).to_string();
+        let lines: Vec<String> = text(60).lines().map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "INSTANCE           NAME      TENANT    NODE      STATE   AGE",
+                "01a1f453-555a-80…  web-32-7  a-longe…  node-00…  active  25s",
+                "-o wide shows PERMIT too.",
+            ]
+        );
+        assert!(lines.iter().all(|line| display_width(line) <= 60));
+        assert!(!text(200).contains("wide shows"));
     }
 
     #[test]

@@ -104,6 +104,11 @@ pub const VICTIMS: Limit = Limit::List(1000, &Limit::Parts);
 pub const REGEXES: usize = 16;
 /// Most regular expressions in the affinity rules of one request.
 pub const REQUEST_REGEXES: usize = 512;
+/// Most different hard `!=` rules of a tenant's placed instances: every further request is matched with
+/// all of them.
+pub const TENANT_RULES: usize = 1024;
+/// Most of those that have a regular expression.
+pub const TENANT_REGEXES: usize = 128;
 /// Most bytes of texts and items in the specification of one instance.
 pub const SPEC_BYTES: usize = 16 * 1024;
 /// Most bytes of texts and items of all instances of a request, each counted `count` times.
@@ -118,7 +123,7 @@ pub const STORED_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 pub const STORED_POLICY_BYTES: usize = 512 * 1024;
 
 /// The limits on sums, with what each is about.
-pub const SUMS: [(&str, usize, &str); 6] = [
+pub const SUMS: [(&str, usize, &str); 8] = [
     ("texts and lists of one instance", SPEC_BYTES, "bytes"),
     (
         "texts and lists of one placement, each instance counted `count` times",
@@ -127,6 +132,12 @@ pub const SUMS: [(&str, usize, &str); 6] = [
     ),
     ("affinity rules of one instance with a regular expression", REGEXES, "rules"),
     ("affinity rules of one placement with a regular expression", REQUEST_REGEXES, "rules"),
+    ("different hard `!=` rules of one tenant's placed instances", TENANT_RULES, "rules"),
+    (
+        "different hard `!=` rules of one tenant's placed instances with a regular expression",
+        TENANT_REGEXES,
+        "rules",
+    ),
     ("texts and lists of one node's facts", NODE_BYTES, "bytes"),
     ("a stored policy", STORED_POLICY_BYTES, "bytes"),
 ];

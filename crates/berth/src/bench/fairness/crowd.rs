@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use super::load::{Flood, Load};
+use super::load::{Flood, Load, TENANTS_OF_TOKEN};
 use crate::bench::connection::HttpConnection;
 
 /// Of so many requests of a client, one can be granted.
@@ -87,12 +87,14 @@ impl Crowd {
         until: Instant,
     ) -> anyhow::Result<CrowdAnswers> {
         let mut connection = HttpConnection::connect(&load.address).await?;
+        let place = usize::from(self.tenant(number) / TENANTS_OF_TOKEN);
+        let token = load.tokens.crowd.get(place).context("a tenant of the crowd has no token")?;
         let mut answers = CrowdAnswers::default();
         let mut sent: u32 = number.into();
         while Instant::now() < until {
             sent = sent.wrapping_add(1);
             let body = self.body(number, sent.is_multiple_of(ONE_CAN_BE_GRANTED_OF));
-            let request = load.request(&body);
+            let request = load.request(token, &body);
             let (status, answer) = connection.send(request.as_bytes()).await?;
             match status {
                 201 => answers.granted += 1,
@@ -109,9 +111,13 @@ impl Crowd {
         Ok(answers)
     }
 
+    fn tenant(self, client: u16) -> u16 {
+        client % self.tenants.max(1)
+    }
+
     /// One instance, which a node can take or which is larger than any.
     fn body(self, client: u16, can_be_granted: bool) -> String {
-        let (id, tenant) = (uuid::Uuid::now_v7(), client % self.tenants.max(1));
+        let (id, tenant) = (uuid::Uuid::now_v7(), self.tenant(client));
         // No two clients ask for the same, so that their refusals are explained one by one.
         let memory = if can_be_granted { 1024 } else { 2_097_152 + u32::from(client) };
         format!(

@@ -18,8 +18,43 @@ pub(super) enum Flood {
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) address: String,
-    pub(super) token: String,
+    pub(super) tokens: Tokens,
     pub(super) seconds: Duration,
+}
+
+/// The token of each tenant: an operator's would have neither its limits nor its line.
+#[derive(Clone)]
+pub(super) struct Tokens {
+    /// Of who fills the fleet.
+    pub(super) operator: String,
+    pub(super) quiet: String,
+    pub(super) loud: String,
+    /// Of the crowd's tenants: so many of them share one.
+    pub(super) crowd: Vec<String>,
+}
+
+/// Tenants of the crowd that share a token.
+pub(super) const TENANTS_OF_TOKEN: u16 = 250;
+
+impl Tokens {
+    /// The tenants of each token but the operator's, in the order in which [`Tokens::new`] wants them.
+    pub(super) fn tenants(crowd: u16) -> Vec<Vec<String>> {
+        let crowd = |start: u16| {
+            let end = start.saturating_add(TENANTS_OF_TOKEN).min(crowd);
+            (start..end).map(|number| format!("crowd-{number}")).collect()
+        };
+        let starts = (0..u16::MAX).step_by(TENANTS_OF_TOKEN.into());
+        let crowds = starts.map(crowd).take_while(|tenants: &Vec<String>| !tenants.is_empty());
+        [vec!["quiet".to_owned()], vec!["loud".to_owned()]].into_iter().chain(crowds).collect()
+    }
+
+    pub(super) fn new(operator: &str, tokens: Vec<String>) -> anyhow::Result<Self> {
+        let mut tokens = tokens.into_iter();
+        let (Some(quiet), Some(loud)) = (tokens.next(), tokens.next()) else {
+            bail!("there is no token for each tenant");
+        };
+        Ok(Self { operator: operator.to_owned(), quiet, loud, crowd: tokens.collect() })
+    }
 }
 
 /// What was measured while both tenants sent requests.
@@ -50,7 +85,8 @@ impl Load {
                 uuid::Uuid::now_v7(),
                 number % 16,
             );
-            let (status, answer) = connection.send(self.request(&body).as_bytes()).await?;
+            let (status, answer) =
+                connection.send(self.request(&self.tokens.operator, &body).as_bytes()).await?;
             if status != 201 {
                 bail!("{status}: {}", String::from_utf8_lossy(answer));
             }
@@ -86,7 +122,9 @@ impl Load {
     async fn place(&self, until: Instant) -> anyhow::Result<Vec<u32>> {
         let mut connection = HttpConnection::connect(&self.address).await?;
         let mut latencies = Vec::new();
-        while let Some((took, _)) = self.timed(&mut connection, until, 201, single).await? {
+        while let Some((took, _)) =
+            self.timed(&mut connection, until, (201, &self.tokens.quiet), single).await?
+        {
             latencies.push(took);
         }
         Ok(latencies)
@@ -99,7 +137,8 @@ impl Load {
             Flood::Singles => impossible_single(),
             Flood::Batches { count } => impossible_batch(count),
         };
-        while let Some((took, ended)) = self.timed(&mut connection, until, 409, body).await? {
+        let of_loud = (409, self.tokens.loud.as_str());
+        while let Some((took, ended)) = self.timed(&mut connection, until, of_loud, body).await? {
             match ended {
                 Ended::Well => latencies.push(took),
                 Ended::Limited => limited += 1,
@@ -114,10 +153,10 @@ impl Load {
         &self,
         connection: &mut HttpConnection,
         until: Instant,
-        expected: u16,
+        (expected, token): (u16, &str),
         body: impl Fn() -> String,
     ) -> anyhow::Result<Option<(u32, Ended)>> {
-        let request = self.request(&body());
+        let request = self.request(token, &body());
         let sent_at = Instant::now();
         if sent_at >= until {
             return Ok(None);
@@ -131,12 +170,12 @@ impl Load {
         }
     }
 
-    pub(super) fn request(&self, body: &str) -> String {
+    pub(super) fn request(&self, token: &str, body: &str) -> String {
         format!(
             "POST /v1/placements HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.address,
-            self.token,
+            token,
             body.len(),
         )
     }
@@ -161,4 +200,19 @@ fn impossible_batch(count: u32) -> String {
     format!(
         r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"count":{count},"tags":{{"role":"wide"}},"affinity":["role!=wide@rack"],"resources":{{"cpu_milli":1000,"memory_mib":1024,"disk_mib":1024}}}}]}}"#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tenant_has_one_token() {
+        let tenants = Tokens::tenants(2 * TENANTS_OF_TOKEN + 1);
+        let sizes: Vec<usize> = tenants.iter().map(Vec::len).collect();
+        let full = usize::from(TENANTS_OF_TOKEN);
+        assert_eq!(sizes, [1, 1, full, full, 1]);
+        assert_eq!(tenants[4], [format!("crowd-{}", 2 * TENANTS_OF_TOKEN)]);
+        assert_eq!(Tokens::tenants(0).len(), 2);
+    }
 }

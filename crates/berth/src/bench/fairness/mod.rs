@@ -3,7 +3,9 @@
 //! One tenant places single instances. First it is alone; then clients of another tenant ask for
 //! instances that no node can take, one at a time; then for batches that a rule about racks makes
 //! impossible; then thousands of clients come, of one tenant and of many. What counts is the ratio of the first
-//! tenant's latencies, within one run.
+//! tenant's latencies, within one run. Every tenant has a token of its own, so that it has a line of its own.
+//! The server runs first without rate limits, so that all requests reach the planner, and then with those
+//! that it has by default.
 
 mod crowd;
 mod load;
@@ -16,10 +18,10 @@ use anyhow::Context;
 use berth_engine::{Amounts, NodeFacts};
 use clap::Args;
 
-use super::server::Server;
+use super::server::{Server, Settings};
 use crowd::{Crowd, CrowdMeasurements};
-use load::{Flood, Load};
-use report::{Phase, Report};
+use load::{Flood, Load, Tokens};
+use report::{Phase, Report, Round};
 
 /// Options of `berth bench fairness`.
 #[derive(Args)]
@@ -57,28 +59,45 @@ pub(crate) struct FairnessBench {
 /// Nodes of a rack.
 const RACK: u32 = 40;
 
+/// No rate limits.
+const UNLIMITED: Settings = &[
+    ("BERTH_LIMITS_PLACEMENTS", "0"),
+    ("BERTH_LIMITS_REFUSALS", "0"),
+    ("BERTH_LIMITS_EVENTS_PER_DAY", "0"),
+];
+
 /// Instances for each node before the measurement begins, so that a refusal has something to explain.
 const INSTANCES_PER_NODE: u32 = 2;
 
 impl FairnessBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let server = Server::start(self.database_url.as_deref(), self.data_dir.as_deref())?;
+        let (url, folder) = (self.database_url.as_deref(), self.data_dir.as_deref());
+        let tenants = Tokens::tenants(self.crowd);
+        let (server, tokens) = Server::start_for_tenants(url, folder, &tenants, UNLIMITED)?;
+        let tokens = Tokens::new(&server.token, tokens)?;
         // One thread: the load must leave the other core to the server.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let report = runtime.block_on(self.measure(&server))?;
+        let report = runtime.block_on(self.measure(server, tokens))?;
         super::print_report(self.json, &report)
     }
 
-    async fn measure(&self, server: &Server) -> anyhow::Result<Report> {
+    async fn measure(&self, mut server: Server, tokens: Tokens) -> anyhow::Result<Report> {
         server.wait_until_ready().await?;
         let facts: Vec<NodeFacts> = (0..self.nodes).map(node).collect();
         server.add(&facts).await.context("failed to add the fleet")?;
-        let load = Load {
-            address: server.address.clone(),
-            token: server.token.clone(),
-            seconds: Duration::from_secs(self.seconds.into()),
-        };
+        let seconds = Duration::from_secs(self.seconds.into());
+        let load = Load { address: server.address.clone(), tokens, seconds };
         load.fill(self.nodes * INSTANCES_PER_NODE).await.context("failed to fill the fleet")?;
+        let unlimited = self.measure_round(&load).await?;
+        let crowds = self.measure_crowds(&load)?;
+        server.restart_with(&[])?;
+        server.wait_until_ready().await?;
+        let limited = self.measure_round(&load).await?;
+        Ok(Report::new(self, &unlimited, &limited, &crowds))
+    }
+
+    /// Alone, and next to each kind of flood.
+    async fn measure_round(&self, load: &Load) -> anyhow::Result<Round> {
         // More than there are racks, so that no search can place them all.
         let racks = self.nodes.div_ceil(RACK);
         let batch = Flood::Batches { count: (racks + 1).clamp(2, 1000) };
@@ -89,7 +108,7 @@ impl FairnessBench {
         let singles = load.run(self.clients, self.flooders, Flood::Singles).await?;
         let batches = load.run(self.clients, self.flooders, batch).await?;
         let phases = [(Phase::ImpossibleSingles, singles), (Phase::ImpossibleBatches, batches)];
-        Ok(Report::new(self, &quiet, &alone, &phases, &self.measure_crowds(&load)?))
+        Ok(Round { quiet, alone, phases })
     }
 
     /// A crowd of one tenant, and one in which everybody is a tenant.

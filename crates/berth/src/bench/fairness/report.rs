@@ -17,12 +17,31 @@ pub(super) enum Phase {
     ImpossibleBatches,
 }
 
+/// What was measured on a server with the same settings throughout.
+pub(super) struct Round {
+    /// The first tenant alone.
+    pub(super) quiet: Measurements,
+    /// One client of the second alone.
+    pub(super) alone: Measurements,
+    pub(super) phases: [(Phase, Measurements); 2],
+}
+
 #[derive(Serialize)]
 pub(super) struct Report {
     nodes: u32,
     clients: u16,
     flooders: u16,
     seconds: u32,
+    /// All requests reach the planner.
+    without_rate_limits: RoundReport,
+    /// The second tenant sends more than it may.
+    with_rate_limits: RoundReport,
+    /// Without rate limits.
+    crowds: Vec<CrowdReport>,
+}
+
+#[derive(Serialize)]
+struct RoundReport {
     quiet_per_s: usize,
     quiet_p50_ms: f64,
     quiet_p99_ms: f64,
@@ -30,7 +49,6 @@ pub(super) struct Report {
     refusal_p50_ms: f64,
     refusal_p99_ms: f64,
     phases: Vec<PhaseReport>,
-    crowds: Vec<CrowdReport>,
 }
 
 /// What the first tenant felt of a crowd, and what the crowd was answered.
@@ -61,17 +79,10 @@ struct PhaseReport {
     limited: u64,
 }
 
-impl Report {
-    pub(super) fn new(
-        bench: &FairnessBench,
-        quiet: &Measurements,
-        alone: &Measurements,
-        phases: &[(Phase, Measurements)],
-        crowds: &[(Crowd, CrowdMeasurements)],
-    ) -> Self {
-        let seconds = usize::try_from(bench.seconds.max(1)).unwrap_or(1);
-        let quiet_p99_ms = percentile_ms(&quiet.placed_us, (99, 100));
-        let phases = phases.iter().map(|(phase, measured)| {
+impl RoundReport {
+    fn new(round: &Round, seconds: usize) -> Self {
+        let quiet_p99_ms = percentile_ms(&round.quiet.placed_us, (99, 100));
+        let phases = round.phases.iter().map(|(phase, measured)| {
             let p99_ms = percentile_ms(&measured.placed_us, (99, 100));
             PhaseReport {
                 phase: *phase,
@@ -84,6 +95,27 @@ impl Report {
                 limited: measured.limited,
             }
         });
+        Self {
+            quiet_per_s: round.quiet.placed_us.len() / seconds,
+            quiet_p50_ms: percentile_ms(&round.quiet.placed_us, (1, 2)),
+            quiet_p99_ms,
+            refusal_p50_ms: percentile_ms(&round.alone.refused_us, (1, 2)),
+            refusal_p99_ms: percentile_ms(&round.alone.refused_us, (99, 100)),
+            phases: phases.collect(),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        bench: &FairnessBench,
+        unlimited: &Round,
+        limited: &Round,
+        crowds: &[(Crowd, CrowdMeasurements)],
+    ) -> Self {
+        let seconds = usize::try_from(bench.seconds.max(1)).unwrap_or(1);
+        let without_rate_limits = RoundReport::new(unlimited, seconds);
+        let quiet_p99_ms = without_rate_limits.quiet_p99_ms;
         let crowds = crowds.iter().map(|(crowd, measured)| {
             let p99_ms = percentile_ms(&measured.placed_us, (99, 100));
             CrowdReport {
@@ -105,12 +137,8 @@ impl Report {
             clients: bench.clients,
             flooders: bench.flooders,
             seconds: bench.seconds,
-            quiet_per_s: quiet.placed_us.len() / seconds,
-            quiet_p50_ms: percentile_ms(&quiet.placed_us, (1, 2)),
-            quiet_p99_ms,
-            refusal_p50_ms: percentile_ms(&alone.refused_us, (1, 2)),
-            refusal_p99_ms: percentile_ms(&alone.refused_us, (99, 100)),
-            phases: phases.collect(),
+            with_rate_limits: RoundReport::new(limited, seconds),
+            without_rate_limits,
             crowds: crowds.collect(),
         }
     }
@@ -121,10 +149,8 @@ fn ratio(of: f64, to: f64) -> f64 {
     if to > 0.0 { (of / to * 100.0).round() / 100.0 } else { 0.0 }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RoundReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (clients, nodes) = (self.clients, self.nodes);
-        writeln!(f, "{clients} clients of one tenant on {nodes} nodes")?;
         writeln!(
             f,
             "  alone                p50 {:.2} ms, p99 {:.2} ms, {} /s",
@@ -146,6 +172,19 @@ impl fmt::Display for Report {
                 phase.refusals_per_s, phase.refusal_p50_ms, phase.limited
             )?;
         }
+        writeln!(
+            f,
+            "  a refusal alone      p50 {:.2} ms, p99 {:.2} ms",
+            self.refusal_p50_ms, self.refusal_p99_ms
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (clients, nodes) = (self.clients, self.nodes);
+        writeln!(f, "{clients} clients of one tenant on {nodes} nodes, without rate limits")?;
+        write!(f, "{}", self.without_rate_limits)?;
         for crowd in &self.crowds {
             let tenants = match crowd.tenants {
                 1 => "1 tenant".to_owned(),
@@ -163,10 +202,7 @@ impl fmt::Display for Report {
                 crowd.granted, crowd.refused, crowd.tenant_busy, crowd.overloaded
             )?;
         }
-        writeln!(
-            f,
-            "  a refusal alone      p50 {:.2} ms, p99 {:.2} ms",
-            self.refusal_p50_ms, self.refusal_p99_ms
-        )
+        writeln!(f, "with the default rate limits")?;
+        write!(f, "{}", self.with_rate_limits)
     }
 }

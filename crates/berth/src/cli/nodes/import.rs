@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use berth_api::ImportReport;
 use berth_client::ClientError;
+use berth_engine::FactLayer;
 use clap::Args;
 
 use crate::cmdutil::{CmdResult, Exit, Failure, RawJson, Session, decode, file, plural};
@@ -63,6 +64,16 @@ impl ImportArgs {
                 "{} added, {} changed, {} unchanged",
                 report.added, report.changed, report.unchanged
             ));
+            if !report.owned.is_empty() {
+                let layer = report.layer.map_or("", |layer| match layer {
+                    FactLayer::Reported => " of what nodes report",
+                    FactLayer::Set => " of what operators set",
+                });
+                session.out.line(format!(
+                    "the file owns{layer}: {}; an empty cell takes a value away, other facts stay",
+                    report.owned.join(", ")
+                ));
+            }
         })
     }
 }

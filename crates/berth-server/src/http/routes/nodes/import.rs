@@ -1,8 +1,11 @@
 //! Nodes by the thousand: all of an import, or nothing.
 
+use std::collections::BTreeSet;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
+use berth_api::data_error::DataError;
 use berth_api::units::{Rounding, parse_bandwidth, parse_cpu, parse_size};
 use berth_api::{ImportLine, ImportReport};
 use berth_engine::{
@@ -20,6 +23,9 @@ use berth_control::caller::Caller;
 
 /// Maximum number of reported errors.
 const ERRORS: usize = 100;
+
+/// Maximum number of reported facts that an import owns.
+const OWNED: usize = 256;
 
 /// Import nodes
 ///
@@ -113,7 +119,9 @@ async fn store(
     layer: FactLayer,
 ) -> ApiResult<ImportReport> {
     let now = Timestamp(control.now().as_second());
-    let mut report = ImportReport::default();
+    let owned: BTreeSet<&String> = nodes.iter().flat_map(|node| node.values.keys()).collect();
+    let owned = owned.into_iter().take(OWNED).cloned().collect();
+    let mut report = ImportReport { layer: Some(layer), owned, ..ImportReport::default() };
     let mut waiting = Vec::with_capacity(nodes.len());
     let subject = Text::from(format!("import of {} nodes", nodes.len()));
     for node in nodes {
@@ -161,7 +169,8 @@ fn read_list(body: &[u8]) -> ApiResult<ImportedLines> {
                 nodes.push((line, ImportedNode { facts, values }));
             }
             Err(error) => {
-                let error = format!("{}: {}", error.path(), error.inner());
+                let (path, message) = (error.path().to_string(), error.inner().to_string());
+                let error = DataError::new("the node", &path, &message).to_string();
                 errors.push(ImportLine { line, node, error });
             }
         }
