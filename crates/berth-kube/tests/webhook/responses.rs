@@ -1,11 +1,12 @@
 //! What is answered to odd reviews, odd workloads and odd pods.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_kube::webhook::{OnError, OnInvalid};
 use berth_ledger::Backend;
 use berth_pgtemp::{Options as PgOptions, TempPostgres};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::fixture::{
     Fixture, eventually, metric, post, post_http2, request, review, review_id, shared, until_readyz,

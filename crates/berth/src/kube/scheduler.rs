@@ -60,6 +60,10 @@ pub(crate) struct SchedulerArgs {
     /// Maximum number of pods evicted concurrently from draining nodes.
     #[arg(long, env = "BERTH_KUBE_EVICT_CONCURRENCY", value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     evict_concurrency: u32,
+    /// Evict pods of lower priority from nodes that another scheduler and this one filled beyond what they
+    /// have.
+    #[arg(long, env = "BERTH_KUBE_EVICT_OVERFULL")]
+    evict_overfull: bool,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -222,6 +226,7 @@ impl SchedulerArgs {
         let mut options = Options::new(client, settings, &identity);
         (options.lease, options.probes, options.wire) = (lease, Some(probes), wire);
         options.bind_concurrency = usize::try_from(self.bind_concurrency).unwrap_or(64);
+        options.evict_overfull = self.evict_overfull;
         options.eviction_concurrency = usize::try_from(self.evict_concurrency).unwrap_or(16);
         scheduler::run(options, stop)
             .await

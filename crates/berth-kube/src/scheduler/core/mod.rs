@@ -9,6 +9,7 @@ mod nominations;
 #[cfg(test)]
 mod notification_tests;
 mod notifications;
+mod overfull;
 mod pods;
 mod queries;
 mod results;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::DrainTracker;
-use super::messages::{Action, Change, Message, SyncStatus};
+use super::messages::{Action, Change, Message, RecalledBindings, SyncStatus};
 use super::metrics::Metrics;
 use super::queue::{Millis, Moment, SchedulingQueue};
 use crate::cluster::pod::Key;
@@ -84,6 +85,11 @@ pub(crate) struct SchedulerCore {
     deferred_notices: FxHashMap<Arc<str>, (Millis, Notice)>,
     nodes: FxHashSet<Arc<str>>,
     drains: DrainTracker,
+    /// Overfull nodes, and when their pods of lower priority may be evicted.
+    overfull: FxHashMap<Arc<str>, Millis>,
+    /// Whether pods of overfull nodes are evicted.
+    evicts_overfull: bool,
+    recalled: RecalledBindings,
     is_leader: bool,
     synced: bool,
     sync_status: Arc<SyncStatus>,
@@ -111,6 +117,9 @@ impl SchedulerCore {
             deferred_notices: FxHashMap::default(),
             nodes: FxHashSet::default(),
             drains,
+            overfull: FxHashMap::default(),
+            evicts_overfull: false,
+            recalled: RecalledBindings::default(),
             is_leader: false,
             synced,
             sync_status,
@@ -225,6 +234,7 @@ impl SchedulerCore {
 
     /// Moves queue entries that the last messages, or time, may have made schedulable.
     pub(crate) fn refresh_queue(&mut self, now: Moment) {
+        self.recall_bindings();
         if self.cluster.take_changed() {
             self.queue.move_all_to_active();
         }

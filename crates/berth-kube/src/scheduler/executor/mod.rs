@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::messages::{Action, ActionResult, Message};
+use super::messages::{Action, ActionResult, Message, RecalledBindings};
 use super::metrics::Metrics;
 use crate::client::backoff_delay;
 use crate::cluster::observed_pod::ObservedPod;
@@ -61,6 +61,7 @@ struct Inner {
     inbox: mpsc::Sender<Message>,
     metrics: Arc<Metrics>,
     events: EventRecorder,
+    recalled: RecalledBindings,
     tasks: TaskTracker,
     /// Cancelled when nothing new may be started.
     stopping: CancellationToken,
@@ -70,7 +71,7 @@ impl ApiExecutor {
     pub(crate) fn new(
         client: Client,
         (name, identity): (&str, &str),
-        leadership: Leadership,
+        (leadership, recalled): (Leadership, RecalledBindings),
         limits: Limits,
         inbox: mpsc::Sender<Message>,
         metrics: Arc<Metrics>,
@@ -85,8 +86,18 @@ impl ApiExecutor {
             Arc::clone(&metrics),
         );
         let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
-        let inner =
-            Inner { client, leadership, limits, permits, inbox, metrics, events, tasks, stopping };
+        let inner = Inner {
+            client,
+            leadership,
+            limits,
+            permits,
+            inbox,
+            metrics,
+            events,
+            recalled,
+            tasks,
+            stopping,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -129,6 +140,9 @@ impl ApiExecutor {
             Action::Cordon { node } => self.cordon_node(&node).await,
             Action::Evict { pod, uid } => self.evict_pod(&pod, &uid).await,
             Action::WriteDrainStatus(status) => self.write_drain_status(status).await,
+            Action::ReportOverfull { node, note } => {
+                self.inner.events.record_node_event(&node, true, "NodeOverfull", note);
+            }
         }
     }
 
