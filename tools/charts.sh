@@ -83,6 +83,10 @@ has '--wire-token-file=/etc/berth-wire/token'
 has 'secretName: agents'
 has '--policy-config-map=berth-scheduler'
 has 'name = "mine"'
+has 'berth.dev/wire-client: "true"'
+rendered --set scheduler.wire.enabled=true --set scheduler.wire.tokenSecret=agents --set-json 'scheduler.wire.from=[{"ipBlock":{"cidr":"10.0.0.0/16"}}]'
+has 'cidr: 10.0.0.0/16'
+lacks 'berth.dev/wire-client'
 rendered --set metrics.podMonitor.enabled=true --set metrics.prometheusRule.enabled=true --set metrics.prometheusRule.labels.release=prom
 has 'kind: PodMonitor'
 has 'alert: BerthSchedulerNoLeader'
@@ -95,6 +99,7 @@ rendered --set 'webhook.otherControllers[0].apiGroup=argoproj.io' --set 'webhook
 has 'resources: \[rollouts, rollouts/scale\]'
 refused 'accepted is 1 without PostgreSQL' --set webhook.replicas=2
 refused 'scheduler.wire.tokenSecret is empty' --set scheduler.wire.enabled=true
+refused 'wire.from' --set scheduler.wire.enabled=true --set scheduler.wire.tokenSecret=agents --set-json 'scheduler.wire.from=[]'
 refused 'webhook.onInvalid' --set webhook.onInvalid=maybe
 refused 'webhook.timeoutSeconds' --set webhook.timeoutSeconds=60
 refused 'apiGroup' --set 'webhook.otherControllers[0].apiGroup=*' --set 'webhook.otherControllers[0].resource=rollouts'

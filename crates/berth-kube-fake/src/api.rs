@@ -78,6 +78,8 @@ pub(crate) struct Api {
     pub(crate) faults: Mutex<Faults>,
     /// Tells watches that connections are to be refused.
     pub(crate) down: watch::Sender<bool>,
+    /// Tells watches that they are to fall silent.
+    pub(crate) silence: watch::Sender<()>,
     pub(crate) audit: Mutex<Vec<AuditEntry>>,
     pub(crate) admission: AdmissionState,
     pub(crate) snapshots: Mutex<Snapshots>,
@@ -92,6 +94,7 @@ impl Api {
             store: Mutex::new(store),
             faults: Mutex::new(options.faults()),
             down: watch::Sender::new(false),
+            silence: watch::Sender::new(()),
             audit: Mutex::default(),
             admission: AdmissionState::default(),
             snapshots: Mutex::default(),

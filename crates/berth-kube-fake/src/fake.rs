@@ -326,6 +326,12 @@ impl FakeApi {
         self.set_faults(Faults::default());
     }
 
+    /// The watches that are open now stay open and deliver nothing more, as when a connection is lost and
+    /// no packet says so. Later ones work.
+    pub fn silence_watches(&self) {
+        self.api.silence.send_replace(());
+    }
+
     /// Compacts the history: watches from any version known so far get 410, and paged lists cannot be
     /// continued.
     pub fn compact(&self) {

@@ -211,7 +211,12 @@ impl Watcher {
         let cut = cut.map(|every| started + every / 2 + every * fastrand::u32(..1000) / 1000);
         let mut changed = self.api.store().subscribe(self.id);
         let mut down = self.api.down.subscribe();
+        let mut silence = self.api.silence.subscribe();
         loop {
+            if silence.has_changed().unwrap_or(false) {
+                self.out.closed().await;
+                return;
+            }
             match self.next_lines() {
                 Ok(Some(lines)) => {
                     if !self.send(lines).await {
@@ -227,6 +232,10 @@ impl Watcher {
             }
             tokio::select! {
                 _ = changed.changed() => {}
+                _ = silence.changed() => {
+                    self.out.closed().await;
+                    return;
+                }
                 () = at(next_bookmark) => {
                     next_bookmark = every.map(|every| Instant::now() + every);
                     if self.bookmarks && !self.send_bookmark().await {

@@ -9,6 +9,7 @@ pub mod cluster;
 mod http_server;
 pub mod leader_election;
 mod metrics;
+pub mod names;
 pub mod probes;
 pub mod queue_table;
 pub mod scheduler;

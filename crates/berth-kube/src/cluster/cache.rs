@@ -62,18 +62,25 @@ impl Cluster {
         if let Some(old) = old.filter(|old| *old != index) {
             self.topologies.set_node(old, None);
             self.nodes.move_node(old, index);
+            self.unstated.move_node(old, index);
             for uid in self.nodes.get(index).map(|it| it.pods.clone()).unwrap_or_default() {
                 self.pods.get_mut(&uid).into_iter().for_each(|it| it.assigned = Some(index));
             }
         }
         self.topologies.set_node(index, Some(&node.labels));
         let elastic = node_elastic(self.settings.policy.elastic(), &node);
+        self.unstated.refresh(index, &node);
         self.nodes.put(index, node, elastic);
         if old.is_some() && moved {
             self.recount(index, CountChange::Add);
         }
-        for uid in self.pods.take_orphans(&name) {
+        let orphans = self.pods.take_orphans(&name);
+        let has_orphans = !orphans.is_empty();
+        for uid in orphans {
             self.account(&uid, index);
+        }
+        if has_orphans {
+            self.check_node_load(index);
         }
     }
 
@@ -107,7 +114,11 @@ impl Cluster {
         {
             self.delete_pod(&other);
         }
-        let state = match self.pods.get(&pod.uid) {
+        let known = self.pods.get(&pod.uid);
+        // A running pod that was resized is the kubelet's business.
+        let is_bound_now = pod.uses_node() && known.is_none_or(|known| known.pod.node.is_none());
+        let node = pod.node.clone().filter(|_| is_bound_now);
+        let state = match known {
             None => self.add_pod(pod),
             Some(known) if *known.pod == *pod => known.state(&self.settings.scheduler),
             Some(known) if known.pod.same_filter_fields(&pod) => self.update_pod(pod),
@@ -115,6 +126,9 @@ impl Cluster {
         };
         if state == PodState::Pending && is_machine {
             self.nominate_migration_target(&uid);
+        }
+        if let Some(index) = node.and_then(|node| self.nodes.index_of(&node)) {
+            self.check_node_load(index);
         }
         self.purge_deleted_nodes();
         state
@@ -377,6 +391,7 @@ impl Cluster {
         *self.priorities.entry(entry.pod.priority).or_default() += 1;
         self.generation += 1;
         node.used.add(&entry.requested, 1);
+        self.unstated.add(index, &node.node, &entry.requested, 1);
         node.pods.push(Arc::clone(&entry.pod.uid));
         node.ports.extend(entry.pod.ports.iter().cloned());
         let id = engine_types::node_id(&node.node.name);
@@ -427,6 +442,7 @@ impl Cluster {
         if let Some(node) = self.nodes.get_mut(index) {
             present = !node.deleted;
             node.used.add(&entry.requested, -1);
+            self.unstated.add(index, &node.node, &entry.requested, -1);
             node.pods.retain(|it| **it != *uid);
             for port in &entry.pod.ports {
                 if let Some(at) = node.ports.iter().position(|it| it == port) {
@@ -492,6 +508,10 @@ impl Cluster {
         if let Some(node) = entry.assigned.and_then(|index| self.nodes.get_mut(index)) {
             node.used.add(&entry.requested, -1);
             node.used.add(&requested, 1);
+            if let Some(index) = entry.assigned {
+                self.unstated.add(index, &node.node, &entry.requested, -1);
+                self.unstated.add(index, &node.node, &requested, 1);
+            }
             self.engine.fleet_mut().resize(entry.pod.id, engine_types::amounts(&requested));
         }
         entry.requested = requested;

@@ -1,24 +1,20 @@
 //! Explains why a pod is unschedulable, and the verdict of every node.
 //!
-//! A refusal begins with one line: how many nodes each rule rejected, and the nearest miss with both
-//! numbers. Pods of one template that are refused one after the other share the work.
+//! Pods of one template that are refused one after the other share the work.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::{CheckError, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::filters::{FilterFailure, PreparedPod, all_failures, enumerate, first_failure};
-use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal, RuleCount};
+use super::filters::{FilterFailure, PreparedPod, all_failures};
+use super::outcome::{GangOutcome, NodeVerdict, PodExplanation, Refusal};
 use super::pod::Key;
 use super::pod_groups::describe_gang;
 use super::pod_store::PodEntry;
+use super::rejections::Rejections;
 use super::ties::{self, TieBreaker};
 use super::{Cluster, engine_types};
-
-/// Rules that the summary names; the others are summed up.
-const RULES_NAMED: usize = 4;
 
 /// A refusal, with the pod and the generation that it was made for.
 #[derive(Clone, Debug)]
@@ -47,60 +43,6 @@ impl CachedRefusal {
     }
 }
 
-/// The nodes that one rule rejected.
-#[derive(Default)]
-struct RuleTally {
-    nodes: usize,
-    code: &'static str,
-    /// The position of the rule among the filters.
-    stage: usize,
-    nearest: Option<(Option<i64>, Arc<str>, String)>,
-    /// The nearest node that no other rule rejects: what helps against this one helps there.
-    only: Option<(Option<i64>, Arc<str>)>,
-    /// A topology label that nodes lack, and how many do.
-    missing_label: Option<(String, usize)>,
-}
-
-impl RuleTally {
-    /// Counts a node. `is_only` tells whether no other rule rejects it.
-    fn add(
-        &mut self,
-        stage: usize,
-        node: &Arc<str>,
-        failure: FilterFailure,
-        is_only: impl FnOnce() -> bool,
-    ) {
-        self.nodes += 1;
-        self.code = failure.code;
-        self.stage = self.stage.max(stage);
-        let nearer = match (&self.nearest, failure.short) {
-            (None, _) => true,
-            (Some((Some(best), name, _)), Some(short)) => (short, node) < (*best, name),
-            (Some((None, ..)), Some(_)) => true,
-            (Some((None, name, _)), None) => node < name,
-            (Some((Some(_), ..)), None) => false,
-        };
-        let miss = |short: Option<i64>| short.unwrap_or(i64::MAX);
-        let better = self
-            .only
-            .as_ref()
-            .is_none_or(|(best, name)| (miss(failure.short), node) < (miss(*best), name));
-        if better && is_only() {
-            self.only = Some((failure.short, Arc::clone(node)));
-        }
-        if let Some(key) = failure.missing_label {
-            let (least, count) = self.missing_label.get_or_insert_with(|| (key.clone(), 0));
-            if key < *least {
-                *least = key;
-            }
-            *count += 1;
-        }
-        if nearer {
-            self.nearest = Some((failure.short, Arc::clone(node), failure.text));
-        }
-    }
-}
-
 impl Cluster {
     /// Why no node can take a pod.
     pub(super) fn build_refusal(&mut self, uid: &str, now: Timestamp) -> Refusal {
@@ -112,40 +54,19 @@ impl Cluster {
             Ok(prepared) => prepared,
             Err(failure) => return self.refuse_pod(uid, &failure),
         };
-        let mut tallies: BTreeMap<Arc<str>, RuleTally> = BTreeMap::new();
-        let mut nodes = 0;
+        let mut rejections = Rejections::default();
         for (index, node) in self.nodes.present() {
-            nodes += 1;
-            let (stage, failure) = self.first_rejection(&prepared, index, now);
-            if let Some(failure) = failure {
-                let tally = tallies.entry(Arc::clone(&failure.rule)).or_default();
-                let is_only =
-                    || stage == usize::MAX || all_failures(self, &prepared, index).len() == 1;
-                tally.add(stage, &node.node.name, failure, is_only);
+            let mut failures = all_failures(self, &prepared, index);
+            if failures.is_empty() {
+                failures.extend(self.engine_failure(&prepared, index, now));
             }
+            rejections.add_node(&node.node.name, failures);
         }
-        let mut refusal = summarize(&entry, nodes, tallies);
-        if let (true, Some(line)) =
-            (refusal.help.is_empty(), self.no_single_fix(&prepared, &refusal))
-        {
-            refusal.help.push(line);
-        }
+        let refusal = rejections.summarize(&entry);
         let (generation, kept) = (self.generation, refusal.clone());
         self.refused =
             Some(CachedRefusal { generation, of: entry, refusal: kept, no_victims: false });
         refusal
-    }
-
-    /// That several rules reject every node, by the example of one.
-    fn no_single_fix(&self, prepared: &PreparedPod<'_>, refusal: &Refusal) -> Option<String> {
-        let nearest = refusal.counts.iter().filter_map(|it| it.nearest.as_ref());
-        let all = nearest.filter_map(|(node, _)| {
-            let failures = all_failures(self, prepared, self.nodes.index_of(node)?);
-            let rules: Vec<&str> = failures.iter().map(|it| &*it.rule).collect();
-            Some((rules.len(), node, enumerate(&rules)))
-        });
-        let (_, node, rules) = all.filter(|it| it.0 > 1).min()?;
-        Some(format!("No single change is enough: {node} is rejected by {rules}."))
     }
 
     /// Whether it is known that preemption cannot help such a pod.
@@ -171,19 +92,6 @@ impl Cluster {
             counts: Vec::new(),
             line: failure.text.clone(),
             help: Vec::new(),
-        }
-    }
-
-    /// The first rule that rejects a node, and its position among the filters.
-    fn first_rejection(
-        &self,
-        prepared: &PreparedPod<'_>,
-        index: usize,
-        now: Timestamp,
-    ) -> (usize, Option<FilterFailure>) {
-        match first_failure(self, prepared, index) {
-            Some(failure) => (filter_stage(&failure), Some(failure)),
-            None => (usize::MAX, self.engine_failure(prepared, index, now)),
         }
     }
 
@@ -341,128 +249,4 @@ fn deleted_pod(uid: &str) -> Refusal {
         line: "the pod was deleted".to_owned(),
         help: Vec::new(),
     }
-}
-
-/// The position of a failure among the filters: those that come last were nearest to fitting.
-fn filter_stage(failure: &FilterFailure) -> usize {
-    const ORDER: [&str; 13] = [
-        "node_cordoned",
-        "taint_not_tolerated",
-        "node_selector_no_match",
-        "node_affinity_no_match",
-        "node_feature_missing",
-        "pod_anti_affinity",
-        "anti_affinity_of_others",
-        "pod_affinity",
-        "topology_spread",
-        "host_port_in_use",
-        "no_capacity_pods",
-        "no_capacity_cpu",
-        "no_capacity_memory",
-    ];
-    ORDER.iter().position(|code| *code == failure.code).unwrap_or(ORDER.len())
-}
-
-fn summarize(entry: &PodEntry, nodes: usize, tallies: BTreeMap<Arc<str>, RuleTally>) -> Refusal {
-    let pod = entry.pod.key.clone();
-    let mut tallies: Vec<(Arc<str>, RuleTally)> = tallies.into_iter().collect();
-    tallies.sort_by(|a, b| (b.1.nodes, &a.0).cmp(&(a.1.nodes, &b.0)));
-    if nodes == 0 {
-        let line = "the cluster has no nodes".to_owned();
-        let help = vec!["Add a node; the pod is retried when it joins.".to_owned()];
-        return Refusal { pod, code: "no_nodes".to_owned(), nodes, counts: Vec::new(), line, help };
-    }
-    let nearest_stage = tallies.iter().max_by_key(|(_, it)| it.stage);
-    let code = nearest_stage.map_or("no_place", |(_, it)| it.code).to_owned();
-    let mut parts: Vec<String> =
-        tallies.iter().take(RULES_NAMED).map(|(rule, it)| describe_rule(rule, it)).collect();
-    let more: usize = tallies.iter().skip(RULES_NAMED).map(|(_, it)| it.nodes).sum();
-    if more > 0 {
-        parts.push(format!("{more} for other reasons"));
-    }
-    let line = format!("0/{nodes} nodes are available: {}", parts.join("; "));
-    let help = tallies.iter().filter_map(|(rule, it)| suggest_fix(rule, it)).take(3).collect();
-    let counts = tallies
-        .into_iter()
-        .map(|(rule, it)| RuleCount {
-            rule: rule.to_string(),
-            nodes: it.nodes,
-            nearest: it.nearest.map(|(_, node, text)| (node, text)),
-        })
-        .collect();
-    Refusal { pod, code, nodes, counts, line, help }
-}
-
-fn describe_rule(rule: &str, tally: &RuleTally) -> String {
-    let nodes = tally.nodes;
-    let many = if nodes == 1 { "" } else { "s" };
-    let what = match tally.code {
-        "node_cordoned" => format!("{nodes} cordoned"),
-        "taint_not_tolerated" => format!("{nodes} with an untolerated taint"),
-        "node_selector_no_match" | "node_affinity_no_match" => {
-            format!("{nodes} not matching its {rule}")
-        }
-        "node_feature_missing" => format!("{nodes} without a feature that it needs"),
-        "pod_anti_affinity" => format!("{nodes} violating its pod anti-affinity"),
-        "anti_affinity_of_others" => format!("{nodes} violating the anti-affinity of other pods"),
-        "pod_affinity" => format!("{nodes} not matching its pod affinity{}", unlabelled(tally)),
-        "topology_spread" => {
-            format!("{nodes} violating its topology spread constraints{}", unlabelled(tally))
-        }
-        "no_capacity_pods" => format!("{nodes} with too many pods"),
-        "host_port_in_use" => format!("{nodes} with its host port in use"),
-        code if code.starts_with("no_capacity") => format!("{nodes} short of {rule}"),
-        _ if rule == "volumes" => format!("{nodes} where its volumes cannot be used"),
-        _ => format!("{nodes} node{many} by {rule}"),
-    };
-    match (&tally.nearest, tally.code) {
-        (Some((Some(_), node, text)), _) => format!("{what} (nearest {node}: {text})"),
-        (Some((None, ..)), "node_cordoned") | (None, _) => what,
-        (Some((None, node, text)), _) => format!("{what} ({node}: {text})"),
-    }
-}
-
-/// How many of the nodes lack the topology label.
-fn unlabelled(tally: &RuleTally) -> String {
-    tally
-        .missing_label
-        .as_ref()
-        .map_or_else(String::new, |(key, count)| format!(", {count} of them without label {key}"))
-}
-
-/// What would help against one rule, if that is enough on some node.
-fn suggest_fix(rule: &str, tally: &RuleTally) -> Option<String> {
-    let (_, near) = tally.only.as_ref()?;
-    if let Some((key, _)) = &tally.missing_label {
-        return Some(format!("Label all nodes with {key}, or use another topology key."));
-    }
-    Some(match tally.code {
-        "node_cordoned" => format!("Uncordon a node, such as `kubectl uncordon {near}`."),
-        "taint_not_tolerated" => "Add a toleration to the pod, or remove the taint.".to_owned(),
-        "node_selector_no_match" | "node_affinity_no_match" => {
-            format!("Label a node to match, or relax the pod's {rule}.")
-        }
-        "node_feature_missing" => {
-            "Upgrade a node or enable its feature gate, or remove the field that needs it."
-                .to_owned()
-        }
-        "no_capacity_pods" => "Add a node, or raise maxPods of the kubelet.".to_owned(),
-        code if code.starts_with("no_capacity") => {
-            format!("Request less {rule}, add a node, or delete other pods (nearest: {near}).")
-        }
-        "host_port_in_use" => "Use a Service instead of a host port, or add a node.".to_owned(),
-        "pod_affinity" => {
-            "Start a pod that its affinity matches, or make the rule preferred instead of required."
-                .to_owned()
-        }
-        "pod_anti_affinity" | "anti_affinity_of_others" => {
-            "Add a node in another domain, or make the rule preferred instead of required."
-                .to_owned()
-        }
-        "topology_spread" => {
-            "Add a node in the least loaded domain, raise maxSkew, or use ScheduleAnyway."
-                .to_owned()
-        }
-        _ => return None,
-    })
 }

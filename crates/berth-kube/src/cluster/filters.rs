@@ -12,7 +12,7 @@ use super::node_store::{NodeEntry, is_cordon};
 use super::pod::Port;
 use super::pod_affinity::{SetId, TermId};
 use super::pod_store::PodEntry;
-use super::resources::{Resources, format_amount};
+use super::resources::{Resources, Shortage, format_amount};
 use super::topology::NO_DOMAIN;
 use super::topology_spread::PreparedSpread;
 use super::volumes;
@@ -29,13 +29,41 @@ pub(super) struct FilterFailure {
     /// By how much it missed, in thousandths of the request; absent where there is no such number.
     pub(super) short: Option<i64>,
     /// The topology label that the node lacks, if that is why.
-    pub(super) missing_label: Option<String>,
+    pub(super) missing_label: Option<Box<str>>,
+    /// What is known of a remedy.
+    pub(super) remedy: Option<Remedy>,
+}
+
+/// What a rule knows of a remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// A larger node: what this one has in all of the resources of which the pod requests more than that,
+    /// such as `only 8 cpu`. Another pod's departure would not help.
+    LargerNode(Box<str>),
+    /// What would help.
+    Text(&'static str),
 }
 
 impl FilterFailure {
     /// A failure that is not a matter of amounts.
     pub(super) fn new(rule: &str, code: &'static str, text: String) -> Self {
-        Self { rule: rule.into(), code, text, short: None, missing_label: None }
+        Self { rule: rule.into(), code, text, short: None, missing_label: None, remedy: None }
+    }
+
+    /// What the node has in all, if the pod requests more than that.
+    pub(super) fn too_small(&self) -> Option<&str> {
+        match &self.remedy {
+            Some(Remedy::LargerNode(amounts)) => Some(amounts),
+            Some(Remedy::Text(_)) | None => None,
+        }
+    }
+
+    /// What would help, where the rule itself knows.
+    pub(super) const fn help(&self) -> Option<&'static str> {
+        match self.remedy {
+            Some(Remedy::Text(text)) => Some(text),
+            Some(Remedy::LargerNode(_)) | None => None,
+        }
     }
 }
 
@@ -98,7 +126,16 @@ pub(super) fn all_failures(
 ) -> Vec<FilterFailure> {
     let Some(entry) = cluster.nodes.get(index) else { return Vec::new() };
     let check = NodeCheck { cluster, prepared, index, entry };
-    FILTERS.iter().filter_map(|filter| filter(check)).collect()
+    let mut failures = Vec::new();
+    for failure in FILTERS.iter().filter_map(|filter| filter(check)) {
+        let is_load = ["host_port_in_use", "no_capacity_pods"].contains(&failure.code);
+        failures.push(failure);
+        if is_load {
+            // What it is short of as well.
+            failures.extend(load_failures(check).into_iter().flatten().skip(1));
+        }
+    }
+    failures
 }
 
 fn failure(rule: &str, code: &'static str, text: String) -> Option<FilterFailure> {
@@ -106,7 +143,7 @@ fn failure(rule: &str, code: &'static str, text: String) -> Option<FilterFailure
 }
 
 fn label_missing(rule: &str, code: &'static str, key: &str, text: String) -> Option<FilterFailure> {
-    let missing_label = Some(key.to_owned());
+    let missing_label = Some(key.into());
     Some(FilterFailure { missing_label, ..FilterFailure::new(rule, code, text) })
 }
 
@@ -295,8 +332,14 @@ fn find_conflict<'a>(ports: &'a [Port], used: &[Port]) -> Option<&'a Port> {
     ports.iter().find(|it| used.iter().any(|used| used.conflicts_with(it)))
 }
 
-/// Pod count, host ports and resources, including pods nominated to the node.
-fn load(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<FilterFailure> {
+/// Host ports, pod count and resources, including pods nominated to the node.
+fn load(check: NodeCheck<'_>) -> Option<FilterFailure> {
+    load_failures(check).into_iter().flatten().next()
+}
+
+fn load_failures(
+    NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
+) -> [Option<FilterFailure>; 3] {
     let pod = &prepared.entry.pod;
     let mut nominated: Option<(i64, Resources)> = None;
     let mut conflict = find_conflict(&pod.ports, &entry.ports);
@@ -307,48 +350,57 @@ fn load(NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>) -> Option<
         let theirs = &other.pod.ports;
         conflict = conflict.or_else(|| find_conflict(&pod.ports, theirs));
     }
-    if let Some(port) = conflict {
+    let conflict = conflict.and_then(|port| {
         let text = format!("host port {}/{} is in use", port.port, port.protocol);
-        return failure("host-ports", "host_port_in_use", text);
-    }
+        failure("host-ports", "host_port_in_use", text)
+    });
     let (more, used) = nominated.as_ref().map_or((0, &entry.used), |(more, used)| (*more, used));
     let pods = i64::try_from(entry.pods.len()).unwrap_or(i64::MAX).saturating_add(more);
-    if pods >= entry.node.max_pods {
+    let full = (pods >= entry.node.max_pods).then(|| {
         let text = format!("{pods} of {} pods", entry.node.max_pods);
-        return failure("pods", "no_capacity_pods", text);
-    }
+        FilterFailure::new("pods", "no_capacity_pods", text)
+    });
     let (requested, allocatable) = (&prepared.entry.requested, &entry.node.allocatable);
-    requested.first_shortage(used, allocatable)?;
-    shortage(&requested.shortages(used, allocatable))
+    let short = requested
+        .first_shortage(used, allocatable)
+        .and_then(|_| shortage(&requested.shortages(used, allocatable)));
+    [conflict, full, short]
 }
 
-/// The failure of a node that is short of these: each name, what is free, and what is requested.
-fn shortage(all: &[(&str, i64, i64)]) -> Option<FilterFailure> {
-    let code = match all.first()?.0 {
+/// The failure of a node that is short of these.
+fn shortage(all: &[Shortage<'_>]) -> Option<FilterFailure> {
+    let code = match all.first()?.resource {
         "cpu" => "no_capacity_cpu",
         "memory" => "no_capacity_memory",
         "ephemeral-storage" => "no_capacity_storage",
         _ => "no_capacity_extended",
     };
-    let amounts = |(name, free, requested): &(&str, i64, i64)| {
-        let (free, requested) =
-            (format_amount(name, (*free).max(0)), format_amount(name, *requested));
-        format!("{free} free of {requested} requested")
-    };
     let text = match all {
-        [one] => amounts(one),
+        [one] => one.amounts(),
         several => {
             let parts: Vec<String> =
-                several.iter().map(|it| format!("{}: {}", it.0, amounts(it))).collect();
+                several.iter().map(|it| format!("{}: {}", it.resource, it.amounts())).collect();
             parts.join(", ")
         }
     };
-    let misses = all.iter().filter_map(|(_, free, requested)| {
-        requested.saturating_sub(*free).saturating_mul(1000).checked_div(*requested)
+    let misses = all.iter().filter_map(|it| {
+        it.requested.saturating_sub(it.free).saturating_mul(1000).checked_div(it.requested)
     });
-    let names: Vec<&str> = all.iter().map(|it| it.0).collect();
-    let rule = enumerate(&names).into();
-    Some(FilterFailure { rule, code, text, short: misses.max(), missing_label: None })
+    let too_small: Vec<String> = all
+        .iter()
+        .filter(|it| it.requested > it.capacity)
+        .map(|it| match it.capacity {
+            0 => format!("no {}", it.resource),
+            capacity => format!("only {} {}", format_amount(it.resource, capacity), it.resource),
+        })
+        .collect();
+    let too_small = too_small.iter().map(String::as_str).collect::<Vec<_>>();
+    let names: Vec<&str> = all.iter().map(|it| it.resource).collect();
+    Some(FilterFailure {
+        short: misses.max(),
+        remedy: (!too_small.is_empty()).then(|| Remedy::LargerNode(enumerate(&too_small).into())),
+        ..FilterFailure::new(&enumerate(&names), code, text)
+    })
 }
 
 /// Names in a sentence: `cpu, memory and example.com/gpu`.
@@ -364,5 +416,8 @@ fn volume_filters(
     NodeCheck { cluster, prepared, entry, .. }: NodeCheck<'_>,
 ) -> Option<FilterFailure> {
     let why = cluster.volumes.check(&prepared.volumes, &entry.node).err()?;
-    failure("volumes", why.code, why.text)
+    Some(FilterFailure {
+        remedy: Some(Remedy::Text(why.help)),
+        ..FilterFailure::new("volumes", why.code, why.text)
+    })
 }

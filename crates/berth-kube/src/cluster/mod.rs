@@ -18,6 +18,7 @@ pub mod node;
 mod node_store;
 pub mod observed_pod;
 pub mod outcome;
+mod overfull;
 pub mod pod;
 mod pod_affinity;
 pub mod pod_groups;
@@ -25,6 +26,7 @@ mod pod_store;
 pub mod policies;
 mod preemption;
 pub mod quantity;
+mod rejections;
 pub mod resources;
 mod scheduling;
 pub mod selector;
@@ -33,6 +35,7 @@ mod tests;
 mod ties;
 mod topology;
 mod topology_spread;
+mod unstated_load;
 pub mod volumes;
 
 use std::collections::BTreeMap;
@@ -91,6 +94,8 @@ pub struct Cluster {
     budgets: Budgets,
     elastic: ElasticObjects,
     groups: PodGroups,
+    overfull: overfull::OverfullNodes,
+    unstated: unstated_load::UnstatedLoad,
     /// Pods that are nominated to a node, by the node's name.
     nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
     /// The number of accounted pods of each priority.
@@ -113,6 +118,7 @@ impl Cluster {
     pub fn new(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings.policy.clone()),
+            unstated: unstated_load::UnstatedLoad::new(&settings.policy),
             settings,
             nodes: NodeStore::default(),
             pods: PodStore::default(),
@@ -124,6 +130,7 @@ impl Cluster {
             budgets: Budgets::default(),
             elastic: ElasticObjects::default(),
             groups: PodGroups::default(),
+            overfull: overfull::OverfullNodes::default(),
             nominations: FxHashMap::default(),
             priorities: BTreeMap::new(),
             changed: false,
@@ -137,6 +144,12 @@ impl Cluster {
     /// Changes the policy. Reservations stay.
     pub fn set_policy(&mut self, policy: Policy) {
         self.engine.set_policy(policy.clone());
+        self.unstated = unstated_load::UnstatedLoad::new(&policy);
+        for (index, node) in self.nodes.present() {
+            for pod in node.pods.iter().filter_map(|uid| self.pods.get(uid)) {
+                self.unstated.add(index, &node.node, &pod.requested, 1);
+            }
+        }
         self.settings.policy = policy;
         self.apply_policy_to_nodes();
         self.mark_changed();

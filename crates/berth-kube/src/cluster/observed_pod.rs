@@ -5,11 +5,15 @@
 //! field were not there.
 
 use std::borrow::Cow;
+use std::fmt::Formatter;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Resource;
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, Visitor,
+};
 use serde_json::Value;
 
 /// Parts of a spec within which every field may constrain scheduling.
@@ -53,37 +57,97 @@ impl From<core::Pod> for ObservedPod {
     }
 }
 
+/// Parses a pod directly into the typed object: by way of a `Value` it would take several times as many
+/// allocations, for each event of each pod.
+impl<'de> Deserialize<'de> for ObservedPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let RawPod { metadata, spec, status } = RawPod::deserialize(deserializer)?;
+        let RawSpec { spec, workload, unknown_fields } = spec.unwrap_or_default();
+        Ok(Self { pod: core::Pod { metadata, spec, status }, workload, unknown_fields })
+    }
+}
+
 #[derive(serde::Deserialize)]
 struct RawPod {
     #[serde(default)]
     metadata: ObjectMeta,
-    spec: Option<Value>,
+    spec: Option<RawSpec>,
     status: Option<core::PodStatus>,
 }
 
-impl<'de> Deserialize<'de> for ObservedPod {
+/// A spec, and what the typed object lacks.
+#[derive(Default)]
+struct RawSpec {
+    spec: Option<core::PodSpec>,
+    workload: Option<WorkloadRef>,
+    unknown_fields: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for RawSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let RawPod { metadata, spec, status } = RawPod::deserialize(deserializer)?;
-        let mut observed =
-            Self { pod: core::Pod { metadata, spec: None, status }, ..Self::default() };
-        let Some(mut spec) = spec else { return Ok(observed) };
-        if let Some(found) = spec.as_object_mut().and_then(|it| it.remove("workloadRef")) {
-            match serde_json::from_value(found) {
-                Ok(workload) => observed.workload = workload,
-                // A form of it that is not known yet.
-                Err(_) => observed.unknown_fields.push("workloadRef".to_owned()),
-            }
-        }
+        deserializer.deserialize_map(SpecVisitor)
+    }
+}
+
+struct SpecVisitor;
+
+impl<'de> Visitor<'de> for SpecVisitor {
+    type Value = RawSpec;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the spec of a pod")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawSpec, A::Error> {
+        let (mut raw, mut reference) = (RawSpec::default(), None);
         let mut record = |path: serde_ignored::Path<'_>| {
             let path = path.to_string();
             let parts = path.split('.').filter(|it| *it != "?").collect::<Vec<_>>();
             if may_constrain(&parts) {
-                observed.unknown_fields.push(parts.join("."));
+                raw.unknown_fields.push(parts.join("."));
             }
         };
-        let spec = serde_ignored::deserialize(spec, &mut record).map_err(D::Error::custom)?;
-        observed.pod.spec = Some(spec);
-        Ok(observed)
+        let fields = MapAccessDeserializer::new(KnownFields { map, reference: &mut reference });
+        raw.spec = Some(serde_ignored::deserialize(fields, &mut record)?);
+        match reference.map(serde_json::from_value) {
+            Some(Ok(workload)) => raw.workload = workload,
+            // A form of it that is not known yet.
+            Some(Err(_)) => raw.unknown_fields.push("workloadRef".to_owned()),
+            None => {}
+        }
+        Ok(raw)
+    }
+}
+
+/// The fields of a spec without `workloadRef`, which the typed object lacks and which is kept here.
+struct KnownFields<'a, A> {
+    map: A,
+    reference: &'a mut Option<Value>,
+}
+
+/// The name of a field, which is borrowed where the input allows it.
+#[derive(serde::Deserialize)]
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownFields<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        while let Some(FieldName(name)) = self.map.next_key()? {
+            if name == "workloadRef" {
+                *self.reference = Some(self.map.next_value()?);
+            } else {
+                return seed.deserialize(name.into_deserializer()).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
     }
 }
 

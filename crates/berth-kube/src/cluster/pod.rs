@@ -80,6 +80,12 @@ impl NodeRequirements {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.nodes.matches(name, labels)
     }
+
+    /// Whether there is required node affinity.
+    #[must_use]
+    pub const fn has_affinity(&self) -> bool {
+        self.nodes.0.is_some()
+    }
 }
 
 /// The namespaces of an affinity term.

@@ -95,11 +95,12 @@ fn scale_rounding_up(parsed: &ParsedQuantity, more: i32) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
+const UNITS: [(&str, u64); 4] =
+    [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+
 /// Bytes formatted for people, in the largest unit that gives at least 1.
 #[must_use]
 pub fn format_bytes(value: i64) -> String {
-    const UNITS: [(&str, u64); 4] =
-        [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
     let (sign, size) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
     let Some((name, unit)) = UNITS.into_iter().find(|(_, unit)| size >= *unit) else {
         return format!("{sign}{size}");
@@ -115,6 +116,32 @@ pub fn format_bytes(value: i64) -> String {
 #[must_use]
 pub fn format_cpus(milli: i64) -> String {
     if milli % 1000 == 0 { format!("{}", milli / 1000) } else { format!("{milli}m") }
+}
+
+/// An amount of CPU and a larger one, in one unit.
+#[must_use]
+pub fn format_cpus_alike(less: i64, more: i64) -> (String, String) {
+    if less % 1000 == 0 && more % 1000 == 0 {
+        (format_cpus(less), format_cpus(more))
+    } else {
+        let milli = |value: i64| if value == 0 { "0".to_owned() } else { format!("{value}m") };
+        (milli(less), milli(more))
+    }
+}
+
+/// An amount of bytes and a larger one, in one unit: the largest in which the difference shows.
+#[must_use]
+pub fn format_bytes_alike(less: i64, more: i64) -> (String, String) {
+    let (less, more) = (less.unsigned_abs(), more.unsigned_abs());
+    let shows = |unit: u64| more >= unit && more.abs_diff(less) >= unit.div_ceil(100);
+    let unit = UNITS.into_iter().find(|(_, unit)| shows(*unit));
+    let (name, unit) = unit.unwrap_or(("", 1));
+    let format = |value: u64| match (value / unit, (value % unit) * 100 / unit) {
+        (0, 0) => "0".to_owned(),
+        (full, 0) => format!("{full}{name}"),
+        (full, part) => format!("{full}.{part:02}{name}"),
+    };
+    (format(less), format(more))
 }
 
 #[cfg(test)]
@@ -164,5 +191,29 @@ mod tests {
         assert_eq!(format_bytes(-(1 << 20)), "-1Mi");
         assert_eq!(format_cpus(1500), "1500m");
         assert_eq!(format_cpus(4000), "4");
+    }
+
+    #[test]
+    fn two_amounts_have_one_unit_in_which_they_differ() {
+        let bytes = |less, more| {
+            let (less, more) = format_bytes_alike(less, more);
+            format!("{less} {more}")
+        };
+        let gi = 1 << 30;
+        assert_eq!(bytes(8 * gi, 9 * gi), "8Gi 9Gi");
+        assert_eq!(bytes(gi / 2, gi), "0.50Gi 1Gi");
+        assert_eq!(bytes(100 << 20, 2 * gi), "0.09Gi 2Gi");
+        assert_eq!(bytes(8 * gi - (1 << 20), 8 * gi), "8191Mi 8192Mi");
+        assert_eq!(bytes(8 * gi - 1, 8 * gi), "8589934591 8589934592");
+        assert_eq!(bytes(0, 300 << 20), "0 300Mi");
+        assert_eq!(bytes(0, 1), "0 1");
+        assert_eq!(bytes(3 << 40, 4 << 40), "3Ti 4Ti");
+        let cpus = |less, more| {
+            let (less, more) = format_cpus_alike(less, more);
+            format!("{less} {more}")
+        };
+        assert_eq!(cpus(500, 1000), "500m 1000m");
+        assert_eq!(cpus(2000, 4000), "2 4");
+        assert_eq!(cpus(0, 250), "0 250m");
     }
 }

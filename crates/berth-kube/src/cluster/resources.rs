@@ -110,7 +110,7 @@ impl Resources {
 impl Resources {
     /// Every resource that does not fit, as [`Self::first_shortage`] describes it.
     #[must_use]
-    pub fn shortages<'a>(&'a self, used: &Self, capacity: &Self) -> Vec<(&'a str, i64, i64)> {
+    pub fn shortages<'a>(&'a self, used: &Self, capacity: &Self) -> Vec<Shortage<'a>> {
         let others = self.others.iter().map(|(name, requested)| {
             let name: &str = name;
             (name, *requested, used.extended(name), capacity.extended(name))
@@ -124,18 +124,65 @@ impl Resources {
         let short = all.filter(|(_, requested, used, capacity)| {
             *requested > 0 && used.checked_add(*requested).is_none_or(|sum| sum > *capacity)
         });
-        short.map(|(name, requested, used, capacity)| (name, capacity - used, requested)).collect()
+        let shortage = |(resource, requested, used, capacity): (&'a str, i64, i64, i64)| Shortage {
+            resource,
+            free: capacity - used,
+            requested,
+            capacity,
+        };
+        short.map(shortage).collect()
+    }
+}
+
+/// A resource of which a node has less free than is requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage<'a> {
+    /// Its name.
+    pub resource: &'a str,
+    /// What is free; negative on an overcommitted node.
+    pub free: i64,
+    /// What is requested.
+    pub requested: i64,
+    /// What the node has in all.
+    pub capacity: i64,
+}
+
+impl Shortage<'_> {
+    /// What is free and what is requested, in one unit, which is small enough to show the difference.
+    #[must_use]
+    pub fn amounts(&self) -> String {
+        let (free, requested) = (self.free.max(0), self.requested);
+        let (free, requested) = match kind_of(self.resource) {
+            AmountKind::Cpu => quantity::format_cpus_alike(free, requested),
+            AmountKind::Bytes => quantity::format_bytes_alike(free, requested),
+            AmountKind::Count => (free.to_string(), requested.to_string()),
+        };
+        format!("{free} free of {requested} requested")
+    }
+}
+
+enum AmountKind {
+    Cpu,
+    Bytes,
+    Count,
+}
+
+fn kind_of(resource: &str) -> AmountKind {
+    match resource {
+        "cpu" => AmountKind::Cpu,
+        "memory" | "ephemeral-storage" => AmountKind::Bytes,
+        name if name.starts_with("hugepages-") => AmountKind::Bytes,
+        _ => AmountKind::Count,
     }
 }
 
 /// An amount of a resource, formatted for people.
 #[must_use]
 pub fn format_amount(resource: &str, amount: i64) -> String {
-    match resource {
-        "cpu" => quantity::format_cpus(amount),
-        "memory" | "ephemeral-storage" => quantity::format_bytes(amount),
-        name if name.starts_with("hugepages-") => quantity::format_bytes(amount),
-        _ => amount.to_string(),
+    match kind_of(resource) {
+        AmountKind::Cpu => quantity::format_cpus(amount),
+        AmountKind::Bytes => quantity::format_bytes(amount),
+        AmountKind::Count => amount.to_string(),
     }
 }
 

@@ -139,8 +139,9 @@ impl Cluster {
         }
         let mut best: Option<ScoredNode> = None;
         let (nodes, ties) = (&self.nodes, TieBreaker::new(entry.pod.id));
+        let unstated = &self.unstated;
         let consider = |index: usize, total: i32, _rank: u32| {
-            let total = i64::from(total);
+            let total = i64::from(total) - unstated.penalty(index);
             // Most nodes score less than the best so far, and need no rank.
             if best.is_some_and(|best| total < best.total) {
                 return;
@@ -256,9 +257,11 @@ impl Cluster {
         let eligible = self.eligibility.get(&prepared.entry.pod.node_requirements, &self.nodes);
         let request = engine_types::instance_request(prepared.entry);
         let (nodes, ties) = (&self.nodes, TieBreaker::new(prepared.entry.pod.id));
+        let unstated = &self.unstated;
         let consider = |index: usize, total: i32, _rank: u32| {
             let tie = nodes.tie_rank(ties, index);
-            found.push(ScoredNode { index, total: i64::from(total), tie });
+            let total = i64::from(total) - unstated.penalty(index);
+            found.push(ScoredNode { index, total, tie });
         };
         // A request that is invalid for the engine has no candidates.
         let _ = self.engine.for_each_candidate(&request, now, eligible.words, consider);

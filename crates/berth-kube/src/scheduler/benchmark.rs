@@ -148,6 +148,7 @@ impl ApiServerStub {
             | Action::ClearNomination { .. }
             | Action::Cordon { .. }
             | Action::Evict { .. }
+            | Action::ReportOverfull { .. }
             | Action::WriteDrainStatus(_)
             | Action::StorePermit(_)
             | Action::Migrate { .. }

@@ -93,6 +93,8 @@ pub(crate) enum ActionResult {
     BindFailed { uid: Arc<str>, reason: String },
     /// Nothing was attempted, because this replica is not the leader any more.
     NotLeader { uid: Arc<str> },
+    /// Nothing was attempted, because the binding was recalled.
+    Recalled { uid: Arc<str> },
     /// The victims of a preemption were deleted, or that failed.
     Preempted { uid: Arc<str>, done: bool },
     /// The answer to an eviction.
@@ -239,6 +241,30 @@ pub(crate) enum Action {
     DeleteMigration { migration: Key, is_late: bool },
     /// Write an event about the policy.
     NotifyPolicy(PolicyNotice),
+    /// Record an event on a node whose pods request more than it has.
+    ReportOverfull { node: Arc<str>, note: String },
+}
+
+/// Bindings that the core recalls, because another scheduler filled the node. The executor looks before it
+/// sends one; a binding that was sent already is not affected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecalledBindings(Arc<Mutex<FxHashSet<Arc<str>>>>);
+
+impl RecalledBindings {
+    /// Recalls the binding of a pod.
+    pub(crate) fn recall(&self, uid: Arc<str>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+    }
+
+    /// Whether the binding of a pod was recalled.
+    pub(crate) fn has(&self, uid: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(uid)
+    }
+
+    /// Whether the binding of a pod was recalled; it is not from then on.
+    pub(crate) fn take(&self, uid: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
+    }
 }
 
 /// Why a pod cannot be scheduled, for its condition and event.
@@ -246,6 +272,8 @@ pub(crate) enum Action {
 pub(crate) struct UnschedulableNotice {
     pub(crate) pod: Key,
     pub(crate) uid: Arc<str>,
+    /// The reason of the condition: `Unschedulable` asks autoscalers for a node.
+    pub(crate) reason: &'static str,
     /// The first line is the summary.
     pub(crate) message: String,
     /// The resource version that the decision was made for; a newer pod may be bound.

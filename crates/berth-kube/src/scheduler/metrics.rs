@@ -67,6 +67,8 @@ pub(crate) struct Metrics {
     pressured_nodes: Gauge,
     policies: Family<ResultLabel, Counter>,
     leader: Gauge,
+    overfull_nodes: Gauge,
+    overfull_node_reports: Counter,
     watch_restarts: Family<KindLabel, Counter>,
     api_errors: Family<CallLabels, Counter>,
 }
@@ -117,6 +119,16 @@ impl Metrics {
                 "Policies read from the ConfigMap, by result",
             ),
             leader: add(registry, "leader", "Whether this replica is the leader"),
+            overfull_nodes: add(
+                registry,
+                "overfull_nodes",
+                "Nodes whose pods request more than the node has",
+            ),
+            overfull_node_reports: add(
+                registry,
+                "overfull_node_reports",
+                "How often a node became overfull",
+            ),
             watch_restarts: add(
                 registry,
                 "watch_restarts",
@@ -186,6 +198,14 @@ impl Metrics {
 
     pub(crate) fn set_leader(&self, is_leader: bool) {
         self.leader.set(i64::from(is_leader));
+    }
+
+    pub(crate) fn set_overfull_nodes(&self, count: usize) {
+        self.overfull_nodes.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn record_overfull_node(&self) {
+        self.overfull_node_reports.inc();
     }
 
     pub(crate) fn record_watch_restart(&self, kind: &'static str) {

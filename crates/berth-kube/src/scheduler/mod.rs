@@ -85,6 +85,8 @@ pub struct Options {
     pub notices_per_s: u32,
     /// Pods that are evicted concurrently from draining nodes.
     pub eviction_concurrency: usize,
+    /// Whether pods of lower priority are evicted from nodes that another scheduler overfilled.
+    pub evict_overfull: bool,
     /// How long bindings in progress may take at shutdown.
     pub grace: Duration,
 }
@@ -106,6 +108,7 @@ impl Options {
             volume_timeout: Duration::from_secs(600),
             notices_per_s: 200,
             eviction_concurrency: 16,
+            evict_overfull: false,
             grace: Duration::from_secs(15),
         }
     }
@@ -139,18 +142,14 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     // Dropping this future stops everything, too.
     let _guards = (election_stop.clone().drop_guard(), stop_serving.clone().drop_guard());
 
-    let leadership = match options.lease {
+    let leadership = match options.lease.clone() {
         Some(candidate) => {
             candidate.campaign_guarded(options.client.clone(), election_stop.clone())
         }
         None => Leadership::alone(),
     };
-    let core = SchedulerCore::new(
-        options.settings.clone(),
-        DrainTracker::new(options.eviction_concurrency).for_scheduler(&options.settings.scheduler),
-        Arc::clone(&sync_status),
-        Arc::clone(&metrics),
-    );
+    let core = new_core(&options, &sync_status, &metrics);
+    let recalled = core.recalled_bindings();
     let mut ended = start_core(core, messages, submit)?;
     let limits = Limits {
         binds: options.bind_concurrency.max(1),
@@ -161,7 +160,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Schedu
     let executor = ApiExecutor::new(
         options.client.clone(),
         (&options.settings.scheduler, &options.identity),
-        leadership.clone(),
+        (leadership.clone(), recalled),
         limits,
         inbox.clone(),
         Arc::clone(&metrics),
@@ -223,6 +222,17 @@ fn start_watches(
         tokio::spawn(informers.clone().run_policy_informer(namespace, name));
     }
     informers.start();
+}
+
+fn new_core(
+    options: &Options,
+    sync_status: &Arc<SyncStatus>,
+    metrics: &Arc<Metrics>,
+) -> SchedulerCore {
+    let settings = options.settings.clone();
+    let drains = DrainTracker::new(options.eviction_concurrency).for_scheduler(&settings.scheduler);
+    SchedulerCore::new(settings, drains, Arc::clone(sync_status), Arc::clone(metrics))
+        .evicting_overfull(options.evict_overfull)
 }
 
 /// Starts the thread of the core.

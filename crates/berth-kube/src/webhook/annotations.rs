@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_engine::workload::{CapacityRule, OnChange};
+use berth_engine::workload::{CapacityRule, OnChange, on_demand_slots};
 
 /// The cost of deleting a pod, as ReplicaSets understand it.
 pub(super) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -22,8 +22,10 @@ pub(super) const PINNED: &str = "berth.dev/pinned";
 /// The pod's capacity type; a label, so that it can be displayed and selected.
 pub(super) const CAPACITY: &str = "berth.dev/capacity";
 
-const SWITCH: &str = "webhook-scheduler";
+/// The switch, under one of the prefixes.
+pub(super) const SWITCH: &str = "webhook-scheduler";
 const COUNT: &str = "webhook-scheduler-max-on-demand-count";
+const ONE_OF_EACH: &str = "webhook-scheduler-at-least-one-of-each";
 const ON_CHANGE: &str = "webhook-scheduler-on-change";
 
 /// Labels and annotations of an object.
@@ -81,6 +83,25 @@ pub(super) enum WorkloadSettings {
     },
 }
 
+impl WorkloadSettings {
+    /// The settings for this number of pods, of all revisions together. "At least one of each" becomes a
+    /// count that has it, because slots are assigned without knowing how many there will be.
+    pub(super) fn for_replicas(self, replicas: Option<i64>) -> Self {
+        match self {
+            Self::On { rule, problem } if rule.at_least_one_of_each => {
+                let replicas = replicas.map(|it| u32::try_from(it).unwrap_or(0));
+                let max_on_demand = match on_demand_slots(&rule, replicas) {
+                    u32::MAX => None,
+                    limit => Some(limit),
+                };
+                let rule = CapacityRule { max_on_demand, at_least_one_of_each: false, ..rule };
+                Self::On { rule, problem }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Reads settings under the configured prefixes.
 #[derive(Clone, Debug)]
 pub(super) struct SettingsReader {
@@ -126,8 +147,22 @@ impl SettingsReader {
             },
         };
         let (on_change, problem) = self.on_change(tags);
-        let rule = CapacityRule { max_on_demand, on_change, ..CapacityRule::default() };
-        WorkloadSettings::On { rule, problem }
+        let (at_least_one_of_each, other_problem) = self.one_of_each(tags);
+        let rule = CapacityRule {
+            max_on_demand,
+            on_change,
+            at_least_one_of_each,
+            ..CapacityRule::default()
+        };
+        WorkloadSettings::On { rule, problem: problem.or(other_problem) }
+    }
+
+    fn one_of_each(&self, tags: ObjectTags<'_>) -> (bool, Option<InvalidSetting>) {
+        match self.find(tags, ONE_OF_EACH) {
+            None | Some((_, "false")) => (false, None),
+            Some((_, "true")) => (true, None),
+            Some((key, value)) => (false, Some(InvalidSetting::new(key, value, "true or false"))),
+        }
     }
 
     fn on_change(&self, tags: ObjectTags<'_>) -> (OnChange, Option<InvalidSetting>) {
@@ -237,6 +272,35 @@ mod tests {
                 format!("berth.dev/webhook-scheduler is {text:?}; accepted is true or false");
             assert_eq!(published, expected);
         }
+    }
+
+    #[test]
+    fn at_least_one_of_each_becomes_a_count_for_the_number_of_pods() {
+        let key = "berth.dev/webhook-scheduler-at-least-one-of-each";
+        let count = |count: Option<&str>, replicas: Option<i64>| {
+            let mut tags = vec![ON, (key, "true")];
+            tags.extend(count.map(|count| (N, count)));
+            match read_settings(&tags, &[]).for_replicas(replicas) {
+                WorkloadSettings::On { rule, problem: None } => {
+                    assert!(!rule.at_least_one_of_each);
+                    rule.max_on_demand
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(count(None, Some(5)), Some(4), "all but one are on-demand");
+        assert_eq!(count(Some("9"), Some(5)), Some(4));
+        assert_eq!(count(Some("0"), Some(5)), Some(1));
+        assert_eq!(count(Some("3"), Some(5)), Some(3));
+        assert_eq!(count(Some("0"), Some(1)), Some(1), "one pod is on-demand");
+        assert_eq!(count(None, Some(1)), None);
+        assert_eq!(count(Some("0"), None), Some(0), "without a number of pods the count stands");
+        let found = read_settings(&[ON, (key, "yes")], &[]);
+        let WorkloadSettings::On { rule, problem: Some(problem) } = found else {
+            panic!("not reported: {found:?}");
+        };
+        assert!(!rule.at_least_one_of_each);
+        assert_eq!(problem.to_string(), format!("{key} is \"yes\"; accepted is true or false"));
     }
 
     #[test]

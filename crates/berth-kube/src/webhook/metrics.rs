@@ -46,16 +46,39 @@ impl AdmissionResult {
     }
 }
 
+/// What is counted by capacity type.
+struct CapacityMetrics {
+    slots: Family<CapacityLabel, Gauge>,
+    nodes: Family<CapacityLabel, Gauge>,
+    pods_without_nodes: Family<CapacityLabel, Gauge>,
+}
+
+impl CapacityMetrics {
+    fn new(registry: &mut Registry) -> Self {
+        Self {
+            slots: add(registry, "slots", "Assigned slots, by capacity type"),
+            nodes: add(registry, "nodes", "Nodes, by capacity type"),
+            pods_without_nodes: add(
+                registry,
+                "pods_without_nodes",
+                "Pods that wait for a node of a capacity type that no node has",
+            ),
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Metrics {
     admissions: Family<ResultLabel, Counter>,
     seconds: Histogram,
-    slots: Family<CapacityLabel, Gauge>,
+    by_capacity: CapacityMetrics,
     evictions: Family<ResultLabel, Counter>,
     pub(super) adopted: Counter,
     pub(super) ledger_errors: Counter,
+    pub(super) database_up: Gauge,
     pub(super) watch_errors: Counter,
     pub(super) relists: Counter,
+    pub(super) silent_watches: Counter,
     pub(super) misplaced: Gauge,
     pub(super) leader: Gauge,
     pub(super) certificate_expiry: Gauge,
@@ -76,7 +99,7 @@ impl Metrics {
                 "Duration of admission reviews",
                 BUCKETS,
             ),
-            slots: add(registry, "slots", "Assigned slots, by capacity type"),
+            by_capacity: CapacityMetrics::new(registry),
             evictions: add(
                 registry,
                 "evictions",
@@ -92,11 +115,21 @@ impl Metrics {
                 "ledger_errors",
                 "Failed requests to the ledger or the API server",
             ),
+            database_up: add(
+                registry,
+                "database_up",
+                "Whether the slot database answers; while it does not, no slot is assigned",
+            ),
             watch_errors: add(registry, "watch_errors", "Watches restarted after an error"),
             relists: add(
                 registry,
                 "pod_relists",
                 "Lists of pods because a slot seemed to be orphaned",
+            ),
+            silent_watches: add(
+                registry,
+                "silent_watches",
+                "Watches of pods that were started again because they did not report existing pods",
             ),
             misplaced: add(
                 registry,
@@ -139,7 +172,21 @@ impl Metrics {
 
     /// Sets the number of assigned slots.
     pub(super) fn set_slots(&self, on_demand: i64, spot: i64) {
-        self.slots.get_or_create(&CapacityLabel { capacity: "on-demand" }).set(on_demand);
-        self.slots.get_or_create(&CapacityLabel { capacity: "spot" }).set(spot);
+        set_by_capacity(&self.by_capacity.slots, on_demand, spot);
     }
+
+    /// Sets the number of nodes.
+    pub(super) fn set_nodes(&self, on_demand: i64, spot: i64) {
+        set_by_capacity(&self.by_capacity.nodes, on_demand, spot);
+    }
+
+    /// Sets the number of pods whose capacity type no node has.
+    pub(super) fn set_pods_without_nodes(&self, on_demand: i64, spot: i64) {
+        set_by_capacity(&self.by_capacity.pods_without_nodes, on_demand, spot);
+    }
+}
+
+fn set_by_capacity(gauges: &Family<CapacityLabel, Gauge>, on_demand: i64, spot: i64) {
+    gauges.get_or_create(&CapacityLabel { capacity: "on-demand" }).set(on_demand);
+    gauges.get_or_create(&CapacityLabel { capacity: "spot" }).set(spot);
 }

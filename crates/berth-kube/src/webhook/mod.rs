@@ -13,10 +13,13 @@ mod annotations;
 mod breaker;
 mod events;
 mod install;
+mod lease_guard;
 mod metrics;
+mod missing_nodes;
 mod owners;
 mod patch;
 mod pod_cache;
+mod readiness;
 mod rebuild;
 mod review;
 mod server;
@@ -24,7 +27,9 @@ mod settings;
 mod slot_reconciler;
 mod slot_store;
 mod tls;
+mod validation;
 mod watch;
+mod watched_pod;
 mod workload_changes;
 
 use std::net::SocketAddr;
@@ -47,9 +52,11 @@ use admission::AdmissionHandler;
 use annotations::SettingsReader;
 use events::WorkloadEvents;
 use install::Installer;
+use lease_guard::LeaseGuard;
 use metrics::Metrics;
 use owners::OwnerResolver;
 use pod_cache::PodCache;
+use readiness::{Part, Readiness};
 use rebuild::Rebuilder;
 use server::Certificate;
 use slot_reconciler::{ReconcilerParts, SlotReconciler};
@@ -127,6 +134,7 @@ impl Webhook {
         };
         let probes_address = probes.as_ref().and_then(|probes| probes.local_addr().ok());
         let (ready_sender, ready) = signal::channel(false);
+        let readiness = Arc::new(Readiness::starting(options.install.is_some(), ready_sender));
         let (trusted_sender, trusted) = signal::channel(None);
         let stop_requested = stop;
         // Its parts stop a moment later.
@@ -137,7 +145,7 @@ impl Webhook {
             stop_requested,
             stop,
             tasks: TaskTracker::new(),
-            ready: ready_sender,
+            readiness,
             trusted: trusted.clone(),
         };
         let main = tokio::spawn(running.run(listener, probes, trusted_sender));
@@ -162,8 +170,8 @@ impl Webhook {
         self.trusted.borrow().clone()
     }
 
-    /// Waits until certificate, slots and registration are in place. Returns false if the webhook stops
-    /// first.
+    /// Waits until certificate, slots, registration and database are in order. Returns false if the webhook
+    /// stops first.
     pub async fn ready(&self) -> bool {
         self.ready.clone().wait_for(|ready| *ready).await.is_ok()
     }
@@ -186,7 +194,7 @@ struct WebhookRuntime {
     /// Stops all parts.
     stop: CancellationToken,
     tasks: TaskTracker,
-    ready: signal::Sender<bool>,
+    readiness: Arc<Readiness>,
     trusted: signal::Receiver<Option<String>>,
 }
 
@@ -201,17 +209,14 @@ impl WebhookRuntime {
         let metrics = Arc::new(Metrics::new(&mut registry));
         let certificate = Certificate::default();
         if let Some(probes) = probes {
-            let ready = self.ready.subscribe();
-            let is_ready = move || {
-                if *ready.borrow() { Ok(()) } else { Err("slots not reconciled yet".into()) }
-            };
-            let stop = self.stop.clone();
-            self.tasks.spawn(probes.serve(is_ready, Arc::new(registry), stop));
+            let (readiness, stop) = (Arc::clone(&self.readiness), self.stop.clone());
+            let check_ready = move || readiness.check();
+            self.tasks.spawn(probes.serve(check_ready, Arc::new(registry), stop));
         }
         self.tasks.spawn(stop_after_linger(
             self.stop_requested.clone(),
             self.stop.clone(),
-            self.ready.clone(),
+            Arc::clone(&self.readiness),
             self.options.linger,
         ));
         self.follow_certificate(&certificate, trusted, &metrics);
@@ -281,6 +286,8 @@ impl WebhookRuntime {
         let (options, stop) = (&self.options, &self.stop);
         let slots =
             slot_store::SlotStore::open(options.ledger.clone(), options.reserve_s()).await?;
+        let slots = Arc::new(slots);
+        self.follow_database(&slots, &metrics);
         let watched = watch::watch_controllers(&self.client, &metrics, stop);
         let keys = SettingsReader::new(&options.prefixes, options.rebuild.on_change);
         // An admission takes up to two such requests, and some time for its slot.
@@ -289,7 +296,7 @@ impl WebhookRuntime {
             OwnerResolver::new(self.client.clone(), keys, watched.stores.clone(), request_timeout);
         let parts = ReconcilerParts {
             client: self.client.clone(),
-            slots: Arc::new(slots),
+            slots,
             owners: Arc::new(owners),
             pods: Arc::new(PodCache::new(options.node_label.clone())),
             nodes: watched.nodes.clone(),
@@ -320,11 +327,36 @@ impl WebhookRuntime {
                 workload_changes::follow_changes(reconciler_, watched.changes, wake_, stop.clone());
             self.tasks.spawn(following);
             self.start_rebuilder(&reconciler, events, &metrics, wake);
+            self.readiness.set(Part::Slots, Ok(()));
             self.register(certificate, metrics);
         }
         // The handler waits on it as long as the server runs.
         self.tasks.spawn(keep_until_stop(reconciled, stop.clone()));
         Ok(reconciler)
+    }
+
+    /// Probes the database, and reports whether it answers.
+    fn follow_database(&self, slots: &Arc<slot_store::SlotStore>, metrics: &Arc<Metrics>) {
+        let (probing, stop) = (Arc::clone(slots), self.stop.clone());
+        self.tasks.spawn(async move { probing.keep_probing(stop).await });
+        let (readiness, metrics) = (Arc::clone(&self.readiness), Arc::clone(metrics));
+        let (mut availability, stop) = (slots.availability(), self.stop.clone());
+        let on_error = self.options.on_error.name();
+        self.tasks.spawn(async move {
+            loop {
+                let answers = *availability.borrow_and_update();
+                metrics.database_up.set(i64::from(answers));
+                let problem = || {
+                    format!("the slot database does not answer: no slots are assigned, and pods are treated as by --on-error {on_error}")
+                };
+                let state = if answers { Ok(()) } else { Err(problem()) };
+                readiness.set(Part::Database, state);
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    changed = availability.changed() => if changed.is_err() { return },
+                }
+            }
+        });
     }
 
     /// Reconciles the slots with the existing pods. Returns false if stopped first.
@@ -339,14 +371,23 @@ impl WebhookRuntime {
         // Claims from before the list that have no pod in it are orphaned.
         let before = reconciler.slots.all_claims();
         let (client, stop) = (self.client.clone(), self.stop.clone());
+        let restart = Arc::new(Notify::new());
+        let guard = LeaseGuard {
+            client: client.clone(),
+            reconciler: Arc::clone(reconciler),
+            metrics: Arc::clone(metrics),
+            restart: Arc::clone(&restart),
+            lease: self.options.reserve_for,
+        };
         let following = watch::watch_pods(
             client,
             Arc::clone(reconciler),
             Arc::clone(metrics),
-            listed,
+            (listed, restart),
             stop.clone(),
         );
         self.tasks.spawn(following);
+        self.tasks.spawn(guard.run(stop.clone()));
         let complete = async {
             let kinds = stores.deployments.wait_until_ready().await.is_ok()
                 && stores.replica_sets.wait_until_ready().await.is_ok()
@@ -381,33 +422,25 @@ impl WebhookRuntime {
         self.tasks.spawn(rebuilder.run(leads, self.stop.clone()));
     }
 
-    /// Registers the webhook once it can answer, and sets readiness when all is in place.
+    /// Registers the webhook once it can answer.
     fn register(&self, certificate: Certificate, metrics: Arc<Metrics>) {
-        let registered = self.options.install.clone().map(|install| {
-            let installer = Installer::new(self.client.clone(), &self.options, install, metrics);
-            let registered = installer.done.subscribe();
+        if let Some(install) = self.options.install.clone() {
+            let readiness = Arc::clone(&self.readiness);
+            let client = self.client.clone();
+            let installer = Installer::new(client, &self.options, install, metrics, readiness);
             let needs_authority = matches!(self.options.tls, TlsSource::SelfSigned(_));
             let trusted = self.trusted.clone();
             self.tasks.spawn(installer.run(trusted, needs_authority, self.stop.clone()));
-            registered
-        });
-        let (ready, stop) = (self.ready.clone(), self.stop_requested.clone());
+        }
+        let (readiness, stop) = (Arc::clone(&self.readiness), self.stop_requested.clone());
         self.tasks.spawn(async move {
-            let all = async {
-                if let Some(mut registered) = registered {
-                    let _ = registered.wait_for(|registered| *registered).await;
-                }
-                while !certificate.is_set() {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            };
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = all => {
-                    ready.send_replace(true);
-                    tracing::info!("ready");
+            while !certificate.is_set() {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
                 }
             }
+            readiness.set(Part::Certificate, Ok(()));
         });
     }
 }
@@ -417,14 +450,16 @@ impl WebhookRuntime {
 async fn stop_after_linger(
     stop_requested: CancellationToken,
     stop: CancellationToken,
-    ready: signal::Sender<bool>,
+    readiness: Arc<Readiness>,
     time: Duration,
 ) {
     tokio::select! {
         () = stop.cancelled() => return,
         () = stop_requested.cancelled() => {}
     }
-    if ready.send_replace(false) {
+    let was_ready = readiness.is_ready();
+    readiness.set(Part::Process, Err("stopping".to_owned()));
+    if was_ready {
         tokio::time::sleep(time).await;
     }
     stop.cancel();

@@ -70,6 +70,11 @@ pub(super) struct Stores {
     pub(super) stateful_sets: Store<StatefulSet>,
 }
 
+/// Labels of a pod with the revision of its controller.
+pub(super) const POD_REVISION: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
+/// The label of a StatefulSet's pod with its ordinal.
+pub(super) const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+
 /// How long a discovered kind is cached.
 const KIND_TTL: Duration = Duration::from_secs(300);
 /// How long a kind without a scale subresource, or an unknown one, is cached.
@@ -98,6 +103,15 @@ pub(super) fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerRefe
     owners?.iter().find(|owner| owner.controller == Some(true))
 }
 
+/// Whether a workload `KIND/NAME/…` is, by its name, the direct controller of a pod, and none that may have
+/// another one above it or whose pods have ordinals.
+pub(super) fn is_direct_owner(pod: &ObjectMeta, workload: &str) -> bool {
+    let Some(reference) = controller(pod.owner_references.as_deref()) else { return false };
+    let watched = ["ReplicaSet", "StatefulSet"].contains(&reference.kind.as_str());
+    let mut parts = workload.split('/');
+    !watched && parts.next() == Some(&*reference.kind) && parts.next() == Some(&*reference.name)
+}
+
 fn kind_of(owner: &OwnerReference) -> GroupVersionKind {
     let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
     GroupVersionKind::gvk(group, version, &owner.kind)
@@ -117,7 +131,10 @@ fn get_label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 struct FoundController {
     kind: GroupVersionKind,
     metadata: ObjectMeta,
+    /// The desired number of pods of the revision.
     replicas: Option<i64>,
+    /// The desired number of pods of all revisions.
+    total: Option<i64>,
 }
 
 impl OwnerResolver {
@@ -178,7 +195,8 @@ impl OwnerResolver {
         let found = match parent.map(|parent| (parent, kind_of(parent))) {
             None => {
                 let kind = kind_of(reference);
-                let found = FoundController { kind, metadata: set.metadata, replicas };
+                let metadata = set.metadata;
+                let found = FoundController { kind, metadata, replicas, total: replicas };
                 return Ok(Some(self.build_owner(namespace, found, None, reference)));
             }
             Some((parent, kind))
@@ -186,14 +204,16 @@ impl OwnerResolver {
             {
                 let watched = self.stores.deployments.clone();
                 let deployment = self.read(namespace, &parent.name, mode, &watched).await?;
-                let metadata =
-                    deployment.map(|it| it.metadata).filter(|it| is_same_object(it, parent));
-                metadata.map(|metadata| FoundController { kind, metadata, replicas })
+                let deployment = deployment.filter(|it| is_same_object(&it.metadata, parent));
+                deployment.map(|it| {
+                    let total = Some(i64::from(it.spec.replicas.unwrap_or(1)));
+                    FoundController { kind, metadata: it.metadata, replicas, total }
+                })
             }
             Some((parent, kind)) => {
                 let found = self.read_other(namespace, &kind, &parent.name, mode).await?;
                 let found = found.filter(|(metadata, _)| is_same_object(metadata, parent));
-                found.map(|(metadata, _)| FoundController { kind, metadata, replicas })
+                found.map(|(metadata, total)| FoundController { kind, metadata, replicas, total })
             }
         };
         Ok(found.map(|found| self.build_owner(namespace, found, Some(&revision), reference)))
@@ -212,7 +232,8 @@ impl OwnerResolver {
         };
         let replicas = Some(i64::from(set.spec.replicas.unwrap_or(1)));
         let start = set.spec.ordinals.as_ref().and_then(|it| it.start).unwrap_or(0);
-        let found = FoundController { kind: kind_of(reference), metadata: set.metadata, replicas };
+        let (kind, metadata) = (kind_of(reference), set.metadata);
+        let found = FoundController { kind, metadata, replicas, total: replicas };
         let mut owner = self.build_owner(namespace, found, None, reference);
         owner.ordering = SlotOrdering::Ordinal { start: i64::from(start) };
         Ok(Some(owner))
@@ -232,12 +253,10 @@ impl OwnerResolver {
         else {
             return Ok(None);
         };
-        let revision = ["pod-template-hash", "controller-revision-hash"]
-            .into_iter()
-            .find_map(|key| get_label(pod, key));
+        let revision = POD_REVISION.into_iter().find_map(|key| get_label(pod, key));
         // The replica count is of all revisions together.
-        let replicas = replicas.filter(|_| revision.is_none());
-        let found = FoundController { kind, metadata, replicas };
+        let (total, replicas) = (replicas, replicas.filter(|_| revision.is_none()));
+        let found = FoundController { kind, metadata, replicas, total };
         Ok(Some(self.build_owner(namespace, found, revision, reference)))
     }
 
@@ -248,8 +267,8 @@ impl OwnerResolver {
         revision: Option<&str>,
         controller: &OwnerReference,
     ) -> Owner {
-        let FoundController { kind, metadata, replicas } = found;
-        let settings = self.settings.read(ObjectTags::of(&metadata));
+        let FoundController { kind, metadata, replicas, total } = found;
+        let settings = self.settings.read(ObjectTags::of(&metadata)).for_replicas(total);
         let object = metadata.name.clone().unwrap_or_default();
         let name = match revision {
             Some(revision) => format!("{}/{object}/{revision}", kind.kind),

@@ -1,4 +1,5 @@
-//! A cache of live pods, fed by the watch.
+//! A cache of live pods, fed by the watch. It keeps the few fields and keys that are read: a cluster has many
+//! more pods than slots.
 //!
 //! Decides nothing. Every pod has one id in the slot store for its lifetime: its token, or, if it has
 //! none or another pod had the token first, an id derived from its uid.
@@ -6,19 +7,34 @@
 //! Not a `reflector` store of kube-rs as for controllers and nodes: that one has no other index than the
 //! name, holds whole pods, and does not return the last state of a pod that is gone, which names its slot.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_engine::{CapacityType, InstanceId};
 use hashbrown::{HashMap, HashSet};
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::ObjectMeta;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::affinity::{AllowedCapacity, allowed_capacity};
 use super::annotations;
-use super::owners::controller;
+use super::owners::{self, controller};
 use super::settings::NodeLabel;
+use super::watched_pod::WatchedPod;
+
+/// Labels and annotations that are read, besides the switch under any prefix.
+const READ_KEYS: [&str; 10] = [
+    annotations::CAPACITY,
+    annotations::COST_IS_MANAGED,
+    annotations::DELETION_COST,
+    annotations::PINNED,
+    annotations::SLOT,
+    annotations::TOKEN,
+    annotations::WORKLOAD,
+    owners::POD_INDEX,
+    owners::POD_REVISION[0],
+    owners::POD_REVISION[1],
+];
 
 /// A live pod.
 #[derive(Clone, Debug)]
@@ -110,7 +126,7 @@ fn fnv(what: &str, text: &str, seed: u64) -> u64 {
 }
 
 /// Whether a pod is gone as far as its controller is concerned, which then creates another.
-pub(super) fn is_terminated(pod: &Pod) -> bool {
+pub(super) fn is_terminated(pod: &WatchedPod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_some() || matches!(phase, Some("Succeeded" | "Failed"))
 }
@@ -122,6 +138,16 @@ struct Inner {
     by_controller: HashMap<String, HashSet<String>>,
     /// Pods that are known to be terminating before the watch reports it.
     leaving: HashSet<String>,
+}
+
+impl Inner {
+    fn leave_controller(&mut self, controller: &str, uid: &str) {
+        let Some(pods) = self.by_controller.get_mut(controller) else { return };
+        pods.remove(uid);
+        if pods.is_empty() {
+            self.by_controller.remove(controller);
+        }
+    }
 }
 
 /// Live pods.
@@ -140,7 +166,7 @@ impl PodCache {
     }
 
     /// Adds or updates a pod. Returns the previous state if it is gone now.
-    pub(super) fn apply(&self, pod: &Pod) -> Option<Arc<LivePod>> {
+    pub(super) fn apply(&self, pod: &WatchedPod) -> Option<Arc<LivePod>> {
         let uid = pod.metadata.uid.clone()?;
         if is_terminated(pod) {
             return self.remove(&uid);
@@ -153,6 +179,10 @@ impl PodCache {
         let id = known.or_else(|| token.filter(unused)).unwrap_or_else(|| derive_id("pod", &uid));
         let live = Arc::new(self.read_pod(id, uid.clone(), pod));
         inner.by_id.insert(id, uid.clone());
+        let before = inner.pods.get(&uid).and_then(|it| it.controller_uid().map(str::to_owned));
+        if let Some(before) = before.filter(|before| live.controller_uid() != Some(before)) {
+            inner.leave_controller(&before, &uid);
+        }
         if let Some(controller) = live.controller_uid() {
             inner.by_controller.entry_ref(controller).or_default().insert(uid.clone());
         }
@@ -160,27 +190,44 @@ impl PodCache {
         None
     }
 
-    fn read_pod(&self, id: InstanceId, uid: String, pod: &Pod) -> LivePod {
+    fn read_pod(&self, id: InstanceId, uid: String, pod: &WatchedPod) -> LivePod {
         let spec = pod.spec.as_ref();
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-        let is_ready = |it: &k8s_openapi::api::core::v1::PodCondition| {
-            it.type_ == "Ready" && it.status == "True"
-        };
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let chosen = json!({
-            "nodeSelector": spec.and_then(|spec| spec.node_selector.as_ref()),
-            "affinity": spec.and_then(|spec| spec.affinity.as_ref()),
+            "nodeSelector": spec.map(|spec| &spec.node_selector),
+            "affinity": spec.map(|spec| &spec.affinity),
         });
-        let mut metadata = pod.metadata.clone();
-        metadata.managed_fields = None;
         LivePod {
             id,
             uid,
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-            metadata,
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            metadata: self.slim_metadata(&pod.metadata),
             node: spec.and_then(|spec| spec.node_name.clone()).filter(|it| !it.is_empty()),
-            ready: conditions.is_some_and(|all| all.iter().any(is_ready)),
+            ready: conditions
+                .is_some_and(|all| all.iter().any(|it| it.type_ == "Ready" && it.status == "True")),
             allowed: allowed_capacity(&chosen, &self.label),
+        }
+    }
+
+    /// What is read of a pod's metadata: its age, its controller, and some labels and annotations.
+    fn slim_metadata(&self, metadata: &ObjectMeta) -> ObjectMeta {
+        let is_read = |key: &String| {
+            READ_KEYS.contains(&key.as_str())
+                || key.strip_suffix(annotations::SWITCH).is_some_and(|it| it.ends_with('/'))
+        };
+        let slim = |map: &Option<BTreeMap<String, String>>| {
+            let read = map.iter().flatten().filter(|(key, _)| is_read(key));
+            let read: BTreeMap<_, _> = read.map(|(key, it)| (key.clone(), it.clone())).collect();
+            (!read.is_empty()).then_some(read)
+        };
+        ObjectMeta {
+            annotations: slim(&metadata.annotations),
+            creation_timestamp: metadata.creation_timestamp.clone(),
+            labels: slim(&metadata.labels),
+            owner_references: controller(metadata.owner_references.as_deref())
+                .map(|controller| vec![controller.clone()]),
+            ..ObjectMeta::default()
         }
     }
 
@@ -190,13 +237,8 @@ impl PodCache {
         inner.leaving.remove(uid);
         let pod = inner.pods.remove(uid)?;
         inner.by_id.remove(&pod.id);
-        if let Some(controller) = pod.controller_uid()
-            && let Some(pods) = inner.by_controller.get_mut(controller)
-        {
-            pods.remove(uid);
-            if pods.is_empty() {
-                inner.by_controller.remove(controller);
-            }
+        if let Some(controller) = pod.controller_uid() {
+            inner.leave_controller(controller, uid);
         }
         Some(pod)
     }
@@ -246,7 +288,7 @@ impl PodCache {
 mod tests {
     use super::*;
 
-    fn pod(uid: &str, token: Option<&str>) -> Pod {
+    fn pod(uid: &str, token: Option<&str>) -> WatchedPod {
         let annotations = token.map(|token| json!({ annotations::TOKEN: token }));
         let metadata = json!({
             "name": uid, "namespace": "shop", "uid": uid, "annotations": annotations,

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::annotations::{self, WorkloadSettings};
 use super::events::WorkloadEvents;
 use super::metrics::Metrics;
+use super::missing_nodes::report_missing_nodes;
 use super::owners::{Owner, ReadMode, controller};
 use super::pod_cache::LivePod;
 use super::settings::RebuildOptions;
@@ -36,6 +37,10 @@ use crate::client;
 
 /// Passes between two cleanups of deleted workloads and orphaned slots.
 const CLEANUP_EVERY: u64 = 30;
+
+/// Cleanups after which a workload without members is forgotten although it may still exist. Nothing is lost:
+/// its rule is stored again with its next pod.
+const IDLE_CLEANUPS: u32 = 10;
 
 /// The deletion cost of a misplaced pod: it is deleted before all others of its workload.
 const FIRST_TO_DELETE: &str = "-1";
@@ -64,6 +69,8 @@ pub(super) struct Rebuilder {
     progress: HashMap<WorkloadKey, Progress>,
     /// Slots without a pod at the last check, by fence.
     empty: HashMap<InstanceId, i64>,
+    /// Workloads without members, and for how many cleanups they had none.
+    idle: HashMap<WorkloadKey, u32>,
 }
 
 /// A workload whose members all exist and that is not rolling out.
@@ -151,8 +158,8 @@ impl Rebuilder {
         settings: RebuildOptions,
         wake: Arc<Notify>,
     ) -> Self {
-        let (progress, empty) = (HashMap::new(), HashMap::new());
-        Self { client, reconciler, events, metrics, settings, wake, progress, empty }
+        let (progress, empty, idle) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { client, reconciler, events, metrics, settings, wake, progress, empty, idle }
     }
 
     /// Checks workloads while this replica leads, until stopped.
@@ -162,6 +169,7 @@ impl Rebuilder {
             let is_leader = *leader.borrow_and_update();
             self.metrics.leader.set(i64::from(is_leader));
             self.update_slot_metrics();
+            report_missing_nodes(&self.reconciler, &self.events, &self.metrics, is_leader).await;
             if is_leader {
                 self.check_workloads().await;
                 if passes.is_multiple_of(CLEANUP_EVERY) {
@@ -400,14 +408,18 @@ impl Rebuilder {
         }
     }
 
-    /// Removes deleted workloads without members.
-    async fn remove_deleted_workloads(&self) {
-        for (key, _) in self.reconciler.slots.workloads() {
-            if self.reconciler.slots.claims_of(&key).is_empty()
-                && self.is_deleted(&key)
-                && let Err(error) = self.reconciler.slots.remove_workload(&key).await
-            {
-                tracing::debug!(%error, "failed to remove deleted workload");
+    /// Removes workloads without members: deleted ones at once, others when they had none for a while.
+    /// Whether a workload of an unwatched kind exists is not known.
+    async fn remove_deleted_workloads(&mut self) {
+        let slots = &self.reconciler.slots;
+        let without_members = slots.workloads().into_iter().map(|(key, _)| key);
+        let before = std::mem::take(&mut self.idle);
+        for key in without_members.filter(|key| slots.claims_of(key).is_empty()) {
+            let cleanups = before.get(&key).map_or(1, |cleanups| cleanups + 1);
+            if cleanups < IDLE_CLEANUPS && !self.is_deleted(&key) {
+                self.idle.insert(key, cleanups);
+            } else if let Err(error) = slots.remove_workload(&key).await {
+                tracing::debug!(%error, "failed to remove workload without members");
             }
         }
     }
@@ -456,7 +468,7 @@ impl Rebuilder {
                 };
                 stores.replica_sets.find(|it| has(&it.metadata)).is_none()
             }
-            // Other kinds are not watched; what is stored of them is small.
+            // Other kinds are not watched.
             _ => false,
         }
     }

@@ -33,6 +33,17 @@ pub enum OnError {
     Refuse,
 }
 
+impl OnError {
+    /// Its name, as the flag has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ignore => "admit",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// What the API server does when the webhook does not answer at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailurePolicy {
@@ -286,46 +297,6 @@ impl Options {
         excluded.dedup();
         excluded
     }
-
-    /// Rejects invalid options.
-    ///
-    /// # Errors
-    /// Names the option, its value and what would be accepted.
-    pub fn validate(&self) -> Result<(), InvalidOption> {
-        let wrong = |name, value: &dyn std::fmt::Display, accepted| {
-            Err(InvalidOption { name, value: value.to_string(), accepted })
-        };
-        if !(1..=30).contains(&self.timeout.as_secs()) || self.timeout.subsec_nanos() != 0 {
-            let value = format!("{:?}", self.timeout);
-            return wrong("timeout", &value, "whole seconds from 1 to 30");
-        }
-        if self.reserve_for < Duration::from_secs(1) {
-            return wrong("reserve-for", &format!("{:?}", self.reserve_for), "at least 1 s");
-        }
-        if self.prefixes.is_empty() || self.prefixes.iter().any(|it| !is_prefix(it)) {
-            let value = self.prefixes.join(",");
-            return wrong("prefix", &value, "at least one DNS name such as cloudpilot.ai");
-        }
-        let label = &self.node_label;
-        if label.key.is_empty() || label.on_demand == label.spot {
-            let value = format!("{}={}|{}", label.key, label.on_demand, label.spot);
-            return wrong("node-label", &value, "a key and two values that differ");
-        }
-        if self.namespace.is_empty() {
-            return wrong("namespace", &self.namespace, "the namespace the webhook runs in");
-        }
-        if let WebhookAddress::Url(url) = &self.reach
-            && !url.starts_with("https://")
-        {
-            return wrong("url", url, "a URL that begins with https://");
-        }
-        Ok(())
-    }
-}
-
-fn is_prefix(text: &str) -> bool {
-    let letter = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || "-.".contains(it);
-    !text.is_empty() && text.len() <= 253 && text.chars().all(letter)
 }
 
 /// An invalid option.

@@ -11,7 +11,7 @@ use berth_ledger::ClaimState;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use hashbrown::{HashMap, HashSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client};
@@ -22,10 +22,11 @@ use tokio_util::task::TaskTracker;
 use super::affinity::AllowedCapacity;
 use super::annotations::{self, ObjectTags, WorkloadSettings};
 use super::metrics::Metrics;
-use super::owners::{Owner, OwnerResolver, ReadMode, SlotOrdering};
+use super::owners::{self, Owner, OwnerResolver, ReadMode, SlotOrdering};
 use super::pod_cache::{LivePod, PodCache, derive_id, is_terminated, read_token};
 use super::settings::NodeLabel;
 use super::slot_store::{SlotClaim, SlotRequest, SlotResult, SlotStore, SlotStoreError};
+use super::watched_pod::WatchedPod;
 
 /// Workers; tasks for one pod always go to the same one.
 pub(crate) const WORKERS: usize = 16;
@@ -66,6 +67,13 @@ pub(super) enum ReconcileError {
     Slots(#[from] SlotStoreError),
     #[error("API request failed: {0}")]
     Api(#[from] kube::Error),
+}
+
+/// Nodes by capacity type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeCounts {
+    pub(super) on_demand: i64,
+    pub(super) spot: i64,
 }
 
 /// What the reconciler works with.
@@ -121,13 +129,28 @@ impl SlotReconciler {
     }
 
     fn enqueue(&self, uid: &str, task: Task) {
-        let number = uid
-            .bytes()
-            .fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
-        if let Some(worker) = self.workers.get(number % WORKERS) {
+        if let Some(worker) = self.worker(uid) {
             // Workers stop only with the process.
             let _ = worker.send(task);
         }
+    }
+
+    /// Queues a pod after a moment.
+    fn enqueue_later(&self, uid: &str) {
+        let Some(worker) = self.worker(uid).cloned() else { return };
+        let task = Task::Reconcile(uid.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(RETRY_DELAY).await;
+            // Workers stop only with the process.
+            let _ = worker.send(task);
+        });
+    }
+
+    fn worker(&self, uid: &str) -> Option<&UnboundedSender<Task>> {
+        let number = uid
+            .bytes()
+            .fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
+        self.workers.get(number % WORKERS)
     }
 
     async fn run_task(&self, task: &Task) -> Result<(), ReconcileError> {
@@ -161,25 +184,55 @@ impl SlotReconciler {
         }
     }
 
-    /// Assigns a slot to a live pod, if it should have one.
+    /// Assigns a slot to a live pod, if it should have one, and releases one that it should not have.
     async fn ensure_slot(&self, pod: &LivePod) -> Result<(), ReconcileError> {
-        if pod.controller_uid().is_none() || self.excluded.contains(&pod.namespace) {
+        if self.excluded.contains(&pod.namespace) {
             return Ok(());
         }
-        if let Some(claim) = self.find_claim(pod).await? {
-            let its_own = *claim.key.0 == *pod.namespace;
-            if !its_own || self.slots.activate(&claim).await? {
-                return Ok(());
+        let claim = self.find_claim(pod).await?;
+        if pod.controller_uid().is_none() {
+            // It was orphaned: it counts for no workload any more.
+            if let Some(claim) = claim.filter(|claim| *claim.key.0 == *pod.namespace) {
+                self.slots.release(&claim, "orphaned").await?;
             }
-            // Its lease expired before the pod was seen.
-            self.slots.release(&claim, "lease_ended").await?;
+            return Ok(());
         }
-        self.adopt_pod(pod).await
+        let Some(claim) = claim else { return self.adopt_pod(pod, None).await };
+        if *claim.key.0 != *pod.namespace {
+            // The token was copied from another namespace.
+            return Ok(());
+        }
+        if let Some(owner) = self.changed_owner(pod, &claim).await? {
+            self.slots.release(&claim, "adopted").await?;
+            // It may keep its number, unless numbers are ordinals.
+            let wanted = (owner.ordering == SlotOrdering::Lowest).then_some(claim.slot);
+            return self.adopt_pod(pod, wanted).await;
+        }
+        if self.slots.activate(&claim).await? {
+            return Ok(());
+        }
+        // Its lease expired before the pod was seen.
+        self.slots.release(&claim, "lease_ended").await?;
+        self.adopt_pod(pod, None).await
+    }
+
+    /// The workload of a pod, if its slot is one of another workload, or is not that of its ordinal.
+    async fn changed_owner(
+        &self,
+        pod: &LivePod,
+        claim: &SlotClaim,
+    ) -> Result<Option<Owner>, ReconcileError> {
+        // Reading an owner of an unwatched kind takes a request.
+        if owners::is_direct_owner(&pod.metadata, &claim.key.1) {
+            return Ok(None);
+        }
+        let owner = self.owners.resolve(&pod.namespace, &pod.metadata, ReadMode::Watched).await?;
+        Ok(owner.filter(|owner| !is_slot_of(owner, pod, claim)))
     }
 
     /// Assigns a slot to a pod without one: it was created while the webhook was down, or before its
     /// workload was enabled, or its reservation expired.
-    async fn adopt_pod(&self, pod: &LivePod) -> Result<(), ReconcileError> {
+    async fn adopt_pod(&self, pod: &LivePod, preferred: Option<i64>) -> Result<(), ReconcileError> {
         if self.owners.settings().opts_out(ObjectTags::of(&pod.metadata)) {
             return Ok(());
         }
@@ -194,16 +247,18 @@ impl SlotReconciler {
         let wanted = match owner.ordering {
             SlotOrdering::Ordinal { start } => {
                 match ordinal(&pod.name, pod.metadata.labels.as_ref()) {
-                    Some(ordinal) => Some(ordinal - start),
-                    None => return Ok(()),
+                    // Below the first ordinal, its controller is about to delete it.
+                    Some(ordinal) if ordinal >= start => Some(ordinal - start),
+                    Some(_) | None => return Ok(()),
                 }
             }
             SlotOrdering::Lowest => {
                 let same = pod.is_tagged() && pod.workload() == Some(&*owner.key.1);
-                pod.slot().filter(|_| same)
+                preferred.or_else(|| pod.slot().filter(|_| same))
             }
         };
         let Some(claim) = self.reserve_slot(pod.id, &owner, class, wanted).await? else {
+            self.enqueue_later(&pod.uid);
             return Ok(());
         };
         self.slots.activate(&claim).await?;
@@ -229,8 +284,14 @@ impl SlotReconciler {
         if let Some(slot) = wanted {
             match self.slots.reserve(&request(Some(slot))).await? {
                 SlotResult::Assigned(claim) => return Ok(Some(claim)),
-                // An ordinal is unique: its holder is gone, and the watch will report that.
-                SlotResult::Taken(_) if owner.ordering != SlotOrdering::Lowest => return Ok(None),
+                // An ordinal is unique: its holder is gone, or has the slot of an ordinal that it has no
+                // longer, because the first ordinal was changed.
+                SlotResult::Taken(by) if owner.ordering != SlotOrdering::Lowest => {
+                    if let Some(holder) = self.pods.by_id(by) {
+                        self.enqueue_pod(&holder.uid);
+                    }
+                    return Ok(None);
+                }
                 SlotResult::Taken(_) => {}
             }
         }
@@ -271,6 +332,25 @@ impl SlotReconciler {
         for uid in uids {
             self.enqueue_pod(&uid);
         }
+    }
+
+    /// The label of nodes with the capacity type.
+    pub(super) const fn label(&self) -> &NodeLabel {
+        &self.label
+    }
+
+    /// How many nodes have each capacity type.
+    pub(super) fn count_nodes(&self) -> NodeCounts {
+        let mut counts = NodeCounts::default();
+        for node in self.nodes.state() {
+            let value = node.metadata.labels.as_ref().and_then(|it| it.get(&self.label.key));
+            match value.and_then(|value| self.label.class(value)) {
+                Some(CapacityType::OnDemand) => counts.on_demand += 1,
+                Some(CapacityType::Spot) => counts.spot += 1,
+                None => {}
+            }
+        }
+        counts
     }
 
     /// Whether a pod is on a node without a capacity type, and so has no slot.
@@ -329,14 +409,7 @@ impl SlotReconciler {
         // Claims from before the list that have no pod in it are orphaned.
         let members = self.slots.claims_of(&owner.key);
         self.slots.expire_reservations().await?;
-        let mut parts = owner.key.1.split('/');
-        let params = match (parts.next(), parts.nth(1)) {
-            (Some("Deployment"), Some(hash)) => {
-                ListParams::default().labels(&format!("pod-template-hash={hash}"))
-            }
-            _ => ListParams::default(),
-        };
-        self.release_missing(namespace, &params, members).await
+        self.release_missing(namespace, &pods_of_revision(&owner.key.1), members).await
     }
 
     /// Lists pods, and releases those of the given claims whose pods are gone.
@@ -346,7 +419,7 @@ impl SlotReconciler {
         params: &ListParams,
         members: Vec<SlotClaim>,
     ) -> Result<(), ReconcileError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<WatchedPod> = Api::namespaced(self.client.clone(), namespace);
         let mut live = HashSet::new();
         for pod in api.list(params).await?.items {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -372,12 +445,33 @@ impl SlotReconciler {
     }
 }
 
+/// Selects the pods of a revision `KIND/NAME/REVISION`, among others perhaps.
+pub(super) fn pods_of_revision(workload: &str) -> ListParams {
+    let mut parts = workload.split('/');
+    match (parts.next(), parts.nth(1)) {
+        (Some("Deployment"), Some(hash)) => {
+            ListParams::default().labels(&format!("pod-template-hash={hash}"))
+        }
+        _ => ListParams::default(),
+    }
+}
+
+/// Whether a slot is the one that a pod of this workload has.
+pub(super) fn is_slot_of(owner: &Owner, pod: &LivePod, claim: &SlotClaim) -> bool {
+    let numbered = match owner.ordering {
+        SlotOrdering::Lowest => true,
+        SlotOrdering::Ordinal { start } => ordinal(&pod.name, pod.metadata.labels.as_ref())
+            .is_none_or(|ordinal| ordinal - start == claim.slot),
+    };
+    numbered && owner.key == claim.key
+}
+
 /// The ordinal of a pod of a StatefulSet.
 pub(super) fn ordinal(
     name: &str,
     labels: Option<&std::collections::BTreeMap<String, String>>,
 ) -> Option<i64> {
-    let label = labels.and_then(|it| it.get("apps.kubernetes.io/pod-index"));
+    let label = labels.and_then(|it| it.get(owners::POD_INDEX));
     let from_label = label.and_then(|text| text.parse().ok());
     let from_name = || name.rsplit_once('-').and_then(|(_, number)| number.parse().ok());
     from_label.or_else(from_name).filter(|ordinal| *ordinal >= 0)

@@ -24,8 +24,9 @@ use berth_ledger::{
     LedgerError, Op, Outcome, Release, Slot, Step, Text, Workload,
 };
 use thiserror::Error;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::breaker::Breaker;
 use crate::watch::parse_version;
@@ -51,6 +52,12 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts to assign a slot under contention.
 const TRIES: u32 = 8;
 
+/// How often the database is probed while it answers, and while it does not.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+const PROBE_INTERVAL_AWAY: Duration = Duration::from_millis(500);
+/// Timeout of a probe: a database that hangs is as useless as one that is gone.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The store cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -72,7 +79,7 @@ pub enum OpenError {
 pub(super) enum SlotStoreError {
     #[error("the ledger is unavailable")]
     Ledger(#[from] LedgerError),
-    #[error("the ledger did not answer a moment ago")]
+    #[error("the slot database does not answer")]
     Unavailable,
     #[error("the ledger rejected the request: {0}")]
     Refused(String),
@@ -189,7 +196,6 @@ impl SlotStore {
             }
             let next = now.as_ref().map_or(1, |it| it.version + 1);
             let expect = now.as_ref().map_or(Expect::Absent, |it| Expect::Revision(it.version));
-            self.check_available()?;
             let op = Op::PutWorkload { workload: row(key, rule, version, next), expect };
             match self.administer(op).await? {
                 Outcome::Done | Outcome::Unchanged => {
@@ -281,18 +287,45 @@ impl SlotStore {
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.placer.submit(PlaceJob { request, reply });
         let answer = receiver.await.map_err(|_| SlotStoreError::Closed)?;
-        let answered = !matches!(answer, PlaceAnswer::Unknown(_));
-        self.breaker.record(answered, Instant::now());
+        self.breaker.record(!matches!(answer, PlaceAnswer::Unknown(_)));
         Ok(answer)
     }
 
-    /// Fails at once while the ledger does not answer.
+    /// Fails at once while the database does not answer.
     fn check_available(&self) -> Result<(), SlotStoreError> {
-        if self.breaker.try_pass(Instant::now()) {
-            Ok(())
-        } else {
-            Err(SlotStoreError::Unavailable)
+        if self.breaker.is_available() { Ok(()) } else { Err(SlotStoreError::Unavailable) }
+    }
+
+    /// Whether the database answers, and each change of it.
+    pub(super) fn availability(&self) -> watch::Receiver<bool> {
+        self.breaker.subscribe()
+    }
+
+    /// Probes the database until stopped: soon after a failure, and now and then while all is well, so that
+    /// its absence shows without an admission.
+    pub(super) async fn keep_probing(&self, stop: CancellationToken) {
+        let mut availability = self.availability();
+        loop {
+            let answers = *availability.borrow_and_update();
+            let pause = if answers { PROBE_INTERVAL } else { PROBE_INTERVAL_AWAY };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = availability.changed() => continue,
+                () = tokio::time::sleep(pause) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.probe() => {}
+            }
         }
+    }
+
+    /// Asks the writer of the database for something that does not exist. Changes nothing.
+    async fn probe(&self) {
+        let key = ClaimKey::primary(InstanceId(Uuid::nil()));
+        let op = Op::Advance(Advance { key, tenant: None, fence: 0, step: Step::Activate });
+        let answer = tokio::time::timeout(PROBE_TIMEOUT, self.submit_op(op)).await;
+        self.breaker.record(matches!(answer, Ok(Ok(_))));
     }
 
     /// The slot that the next pod would get if one pod were gone, and its type. Writes nothing.
@@ -334,10 +367,13 @@ impl SlotStore {
         if let Some(known) = self.cached_claim(id) {
             return Ok(Some(known));
         }
+        self.check_available()?;
         let key = ClaimKey::primary(id);
         let ledger = self.placer.ledger().clone();
         let read = tokio::task::spawn_blocking(move || ledger.claim(key)).await;
-        let Some(claim) = read.map_err(|_| SlotStoreError::Closed)?? else { return Ok(None) };
+        let read = read.map_err(|_| SlotStoreError::Closed)?;
+        self.breaker.record(read.is_ok());
+        let Some(claim) = read? else { return Ok(None) };
         let (Some(workload), Some(slot)) = (claim.workload.clone(), claim.slot()) else {
             return Ok(None);
         };
@@ -391,6 +427,7 @@ impl SlotStore {
 
     /// Ends expired reservations.
     pub(super) async fn expire_reservations(&self) -> Result<(), SlotStoreError> {
+        self.check_available()?;
         let ledger = self.placer.ledger().clone();
         let reaped = tokio::task::spawn_blocking(move || ledger.reap()).await;
         reaped.map_err(|_| SlotStoreError::Closed)??;
@@ -447,12 +484,17 @@ impl SlotStore {
     }
 
     async fn call(&self, op: Op) -> Result<Answer, SlotStoreError> {
+        self.check_available()?;
+        let answer = self.submit_op(op).await;
+        self.breaker.record(answer.is_ok());
+        answer
+    }
+
+    async fn submit_op(&self, op: Op) -> Result<Answer, SlotStoreError> {
         let (sender, receiver) = oneshot::channel();
         let reply = Box::new(move |answer| drop(sender.send(answer)));
         self.placer.ledger().submit([Job { op, reply }]);
-        let answer = receiver.await.map_err(|_| SlotStoreError::Closed)?;
-        self.breaker.record(answer.is_ok(), Instant::now());
-        Ok(answer?)
+        Ok(receiver.await.map_err(|_| SlotStoreError::Closed)??)
     }
 }
 

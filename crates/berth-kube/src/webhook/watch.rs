@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::PartialObjectMeta;
 use kube::core::Resource;
 use kube::runtime::reflector::{self, Lookup, Store};
@@ -16,12 +16,13 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::owners::Stores;
 use super::slot_reconciler::SlotReconciler;
+use super::watched_pod::WatchedPod;
 use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
 /// An object that changed, such as a workload with new settings.
@@ -131,23 +132,32 @@ fn record_watch_error(metrics: &Metrics, error: &watcher::Error) {
     tracing::debug!(%error, "restarting watch after error");
 }
 
-/// Watches pods until stopped. The sender is set when the first list is complete.
+/// Watches pods until stopped. The sender is set when the first list is complete. A notification starts the
+/// watch again with a list.
 pub(super) async fn watch_pods(
     client: Client,
     reconciler: Arc<SlotReconciler>,
     metrics: Arc<Metrics>,
-    listed: watch::Sender<bool>,
+    (listed, restart): (watch::Sender<bool>, Arc<Notify>),
     stop: CancellationToken,
 ) {
-    let mut stream = pin!(watch_all::<Pod>(&client, &stop));
-    let mut index = ObjectIndex::default();
-    while let Some(event) = stream.next().await {
+    let start = || Box::pin(watch_all::<WatchedPod>(&client, &stop));
+    let (mut stream, mut index) = (start(), ObjectIndex::default());
+    loop {
+        let event = tokio::select! {
+            () = restart.notified() => {
+                stream = start();
+                continue;
+            }
+            event = stream.next() => event,
+        };
         let deltas = match event {
-            Ok(event) => index.apply_event(event),
-            Err(error) => {
+            Some(Ok(event)) => index.apply_event(event),
+            Some(Err(error)) => {
                 record_watch_error(&metrics, &error);
                 continue;
             }
+            None => return,
         };
         for delta in deltas {
             match delta {
@@ -164,7 +174,7 @@ pub(super) async fn watch_pods(
 }
 
 /// Applies a pod. Before the first list is complete nothing is queued: the order matters then.
-fn apply_pod(reconciler: &SlotReconciler, pod: &Pod, listed: bool) {
+fn apply_pod(reconciler: &SlotReconciler, pod: &WatchedPod, listed: bool) {
     if let Some(gone) = reconciler.pods.apply(pod) {
         reconciler.enqueue_gone(gone);
     } else if listed && let Some(uid) = pod.metadata.uid.as_deref() {

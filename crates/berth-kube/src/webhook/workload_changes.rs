@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::annotations::WorkloadSettings;
 use super::owners::{ReadMode, controller};
-use super::slot_reconciler::{ReconcileError, SlotReconciler};
+use super::slot_reconciler::{ReconcileError, SlotReconciler, is_slot_of};
 use super::watch::ChangedObject;
 
 /// The delay before a failed change is retried.
@@ -71,6 +71,13 @@ async fn apply_change(
         let owner =
             reconciler.owners.resolve(&first.namespace, &first.metadata, ReadMode::Watched).await?;
         let Some(owner) = owner else { continue };
+        // Its pods have slots of the workload that it belonged to before, or its first ordinal changed.
+        for pod in &pods {
+            let claim = reconciler.slots.cached_claim(pod.id);
+            if claim.is_some_and(|claim| !is_slot_of(&owner, pod, &claim)) {
+                reconciler.enqueue_pod(&pod.uid);
+            }
+        }
         let WorkloadSettings::On { rule, .. } = owner.settings else { continue };
         if reconciler.slots.rule(&owner.key) != Some(rule) {
             reconciler.slots.put_rule(&owner.key, rule, owner.version.as_deref()).await?;

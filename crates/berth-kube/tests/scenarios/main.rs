@@ -12,6 +12,7 @@ mod changes;
 mod gangs;
 mod nodes;
 mod nominations;
+mod overfull;
 mod preemption;
 mod refusals;
 mod resources;

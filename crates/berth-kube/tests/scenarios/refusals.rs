@@ -22,6 +22,7 @@ fn no_nodes_at_all() {
     insta::assert_snapshot!(text(&[pod("new", &json!({}))]), @r"
     the cluster has no nodes
     Add a node; the pod is retried when it joins.
+    A new node would help with 100m cpu and 100Mi memory free.
     ");
 }
 
@@ -31,11 +32,13 @@ fn nodes_that_are_full_name_the_nearest_with_both_numbers() {
         [node("n1", &json!({})), node("n2", &json!({"status": {"allocatable": {"cpu": "5"}}}))];
     insta::assert_snapshot!(text(&[&nodes[..], &[asking("6", "1Gi")]].concat()), @r"
     0/2 nodes are available: 2 short of cpu (nearest n2: 5 free of 6 requested)
-    Request less cpu, add a node, or delete other pods (nearest: n2).
+    Request less cpu, or add a larger node: n2 has only 5 cpu.
+    A new node would help with 6 cpu and 1Gi memory free.
     ");
     insta::assert_snapshot!(text(&[&nodes[..], &[asking("1", "9Gi")]].concat()), @r"
     0/2 nodes are available: 2 short of memory (nearest n1: 8Gi free of 9Gi requested)
-    Request less memory, add a node, or delete other pods (nearest: n1).
+    Request less memory, or add a larger node: n1 has only 8Gi memory.
+    A new node would help with 1 cpu and 9Gi memory free.
     ");
 }
 
@@ -53,8 +56,9 @@ fn a_mixture_of_reasons_is_counted_the_most_first() {
         patched(asking("5", "1Gi"), &json!({"spec": {"nodeSelector": {"disk": "ssd"}}})),
     ];
     insta::assert_snapshot!(text(&objects), @r"
-    0/5 nodes are available: 2 short of cpu (nearest n3: 4 free of 5 requested); 1 cordoned; 1 not matching its node-selector (n5: label disk is hdd, nodeSelector requires ssd); 1 with an untolerated taint (n2: taint gpu=a100:NoSchedule is not tolerated)
-    Request less cpu, add a node, or delete other pods (nearest: n3).
+    0/5 nodes are available: 2 short of cpu (nearest n3: 4 free of 5 requested); 1 cordoned, not matching its node-selector and short of cpu (nearest n1: label disk is missing, nodeSelector requires ssd, cpu: 4 free of 5 requested); 1 not matching its node-selector and short of cpu (nearest n5: label disk is hdd, nodeSelector requires ssd, cpu: 4 free of 5 requested); 1 with an untolerated taint, not matching its node-selector and short of cpu (nearest n2: taint gpu=a100:NoSchedule is not tolerated, label disk is missing, nodeSelector requires ssd, cpu: 4 free of 5 requested)
+    Request less cpu, or add a larger node: n3 has only 4 cpu.
+    A new node would help with 5 cpu and 1Gi memory free, and label disk=ssd.
     ");
 }
 
@@ -70,6 +74,7 @@ fn each_rule_about_other_pods_has_its_own_message() {
     insta::assert_snapshot!(with(&[web.clone(), pod("new", &rule("podAntiAffinity"))]), @r"
     0/2 nodes are available: 2 violating its pod anti-affinity (n1: 1 matching pod in topology.kubernetes.io/zone=a)
     Add a node in another domain, or make the rule preferred instead of required.
+    A new node would help with 100m cpu and 100Mi memory free.
     ");
     insta::assert_snapshot!(with(&[pod("new", &rule("podAffinity"))]), @r"
     0/2 nodes are available: 2 not matching its pod affinity (n1: no matching pod in topology.kubernetes.io/zone=a)
@@ -80,6 +85,7 @@ fn each_rule_about_other_pods_has_its_own_message() {
     insta::assert_snapshot!(with(&[guard, new]), @r"
     0/2 nodes are available: 2 violating the anti-affinity of other pods (n1: 1 matching pod in topology.kubernetes.io/zone=a)
     Add a node in another domain, or make the rule preferred instead of required.
+    A new node would help with 100m cpu and 100Mi memory free.
     ");
     let spread = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2,
@@ -98,17 +104,20 @@ fn ports_pods_and_extended_resources() {
     insta::assert_snapshot!(text(&[node("n1", &json!({})), there.clone(), pod("new", &port)]), @r"
     0/1 nodes are available: 1 with its host port in use (n1: host port 80/TCP is in use)
     Use a Service instead of a host port, or add a node.
+    A new node would help with room for one pod.
     ");
     let small = node("n1", &json!({"status": {"allocatable": {"pods": "1"}}}));
     insta::assert_snapshot!(text(&[small, there, pod("new", &json!({}))]), @r"
     0/1 nodes are available: 1 with too many pods (n1: 1 of 1 pods)
-    Add a node, or raise maxPods of the kubelet.
+    Add a node, delete other pods, or raise maxPods of the kubelet.
+    A new node would help with 100m cpu and 100Mi memory free.
     ");
     let gpu = json!({"requests": {"nvidia.com/gpu": "1"}});
     let gpu = json!({"spec": {"containers": [{"name": "main", "resources": gpu}]}});
     insta::assert_snapshot!(text(&[node("n1", &json!({})), pod("new", &gpu)]), @r"
     0/1 nodes are available: 1 short of nvidia.com/gpu (nearest n1: 0 free of 1 requested)
-    Request less nvidia.com/gpu, add a node, or delete other pods (nearest: n1).
+    Request less nvidia.com/gpu, or add a larger node: n1 has no nvidia.com/gpu.
+    A new node would help with 1 nvidia.com/gpu free.
     ");
     let affinity = json!({"spec": {"affinity": {"nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
@@ -118,6 +127,7 @@ fn ports_pods_and_extended_resources() {
     insta::assert_snapshot!(text(&[node_in("a", "n1"), pod("new", &affinity)]), @r"
     0/1 nodes are available: 1 not matching its node-affinity (n1: no required node affinity term matches)
     Label a node to match, or relax the pod's node-affinity.
+    A new node would help with 100m cpu and 100Mi memory free, matching its required node affinity.
     ");
 }
 
@@ -132,6 +142,7 @@ fn a_gang_says_how_far_it_came() {
     insta::assert_snapshot!(refusal.text(), @r"
     gang g is scheduled all together or not at all: 1 of 2 pods fit, then for b 0/1 nodes are available: 1 short of cpu (nearest n1: 1 free of 3 requested)
     Request less cpu, add a node, or delete other pods (nearest: n1).
+    A new node would help with 3 cpu and 1 memory free.
     ");
 }
 
@@ -158,11 +169,18 @@ fn every_short_resource_is_named_first_and_only_remedies_that_are_enough_are_giv
                  requested)";
     assert_eq!(refusal.line, start);
     assert_eq!(refusal.code, "no_capacity_cpu");
+    let help = [
+        "Request less cpu, memory and example.com/gpu, or add a larger node: n1 has only 4 cpu, only 8Gi \
+         memory and only 1 example.com/gpu.",
+        "A new node would help with 8 cpu, 16Gi memory and 2 example.com/gpu free.",
+    ];
+    assert_eq!(refusal.help, help);
     // A cordon is not all that is wrong with it: to uncordon it would not help.
     let cordoned = patched(labelled("n1", "hdd"), &json!({"spec": {"unschedulable": true}}));
     let mut core = Core::of(std::slice::from_ref(&cordoned));
     core.tell(&pod("new", &json!({"spec": {"nodeSelector": {"disk": "ssd"}}})));
-    let help = ["No single change is enough: n1 is rejected by cordoned and node-selector."];
+    let shape = "A new node would help with 100m cpu and 100Mi memory free, and label disk=ssd.";
+    let help = ["No single change is enough: n1 is rejected by cordoned and node-selector.", shape];
     assert_eq!(core.refusal("new").help, help);
     // Where it is enough, it is advised.
     let mut core = Core::of(&[cordoned, labelled("n2", "hdd")]);
@@ -170,8 +188,64 @@ fn every_short_resource_is_named_first_and_only_remedies_that_are_enough_are_giv
     let help = [
         "Uncordon a node, such as `kubectl uncordon n1`.",
         "Label a node to match, or relax the pod's node-selector.",
+        "A new node would help with 100m cpu and 100Mi memory free, and label \
+         kubernetes.io/hostname=n1.",
     ];
     assert_eq!(core.refusal("new").help, help);
+}
+
+#[test]
+fn a_node_is_described_by_every_rule_that_rejects_it_and_amounts_have_one_unit() {
+    let port = json!([{"containerPort": 80, "hostPort": 80}]);
+    let amounts = json!({"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "1"}}});
+    let mut there = pod_on("n1", "there", &json!({}));
+    there["spec"]["containers"] = json!([
+        {"name": "main", "ports": port, "resources": {"requests": {"cpu": "3500m", "memory": "1"}}},
+    ]);
+    let mut new = asking("1", "8Gi");
+    new["spec"]["containers"][0]["ports"] = port.clone();
+    let mut core = Core::of(&[node("n1", &amounts), there, new]);
+    let refusal = core.refusal("new");
+    assert_eq!(
+        refusal.line,
+        "0/1 nodes are available: 1 with its host port in use, with too many pods and short of cpu and \
+         memory (nearest n1: host port 80/TCP is in use, 1 of 1 pods, cpu: 500m free of 1000m requested, \
+         memory: 8589934591 free of 8589934592 requested)"
+    );
+    assert_eq!(refusal.code, "host_port_in_use");
+    let start =
+        "No single change is enough: n1 is rejected by host-ports, pods and cpu and memory.";
+    assert_eq!(refusal.help[0], start);
+}
+
+#[test]
+fn with_many_reasons_every_rule_is_named() {
+    let labelled = |name: &str, label: &str, taint: bool, cordoned: bool, cpu: &str| {
+        let taints = if taint { json!([{"key": "t", "effect": "NoSchedule"}]) } else { json!([]) };
+        let spec = json!({"taints": taints, "unschedulable": cordoned});
+        let labels = json!({"labels": {"disk": label}});
+        let status = json!({"allocatable": {"cpu": cpu}});
+        node(name, &json!({"metadata": labels, "spec": spec, "status": status}))
+    };
+    let objects = [
+        labelled("n1", "ssd", false, false, "1"),
+        labelled("n2", "hdd", false, false, "4"),
+        labelled("n3", "ssd", true, false, "4"),
+        labelled("n4", "ssd", false, true, "4"),
+        labelled("n5", "hdd", true, true, "1"),
+        labelled("n6", "hdd", true, false, "1"),
+        patched(asking("2", "1Mi"), &json!({"spec": {"nodeSelector": {"disk": "ssd"}}})),
+    ];
+    let line = Core::of(&objects).refusal("new").line;
+    assert!(!line.contains("other reasons"), "{line}");
+    assert!(line.ends_with("; 2 more by cpu, node-selector and taints"), "{line}");
+}
+
+#[test]
+fn a_volume_that_cannot_be_used_has_a_remedy() {
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "missing"}});
+    let text = text(&[node("n1", &json!({})), pod("new", &json!({"spec": {"volumes": [claim]}}))]);
+    assert!(text.contains("claim default/missing does not exist; create the claim"), "{text}");
 }
 
 #[test]

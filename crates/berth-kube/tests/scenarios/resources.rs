@@ -254,6 +254,47 @@ fn bare_pods_are_spread_over_nodes_of_one_size() {
 }
 
 #[test]
+fn pods_without_requests_are_spread_like_others() {
+    let names = ["n1", "n2", "n3", "n4"];
+    let mut core = Core::by_policy("balanced", &names.map(|name| node(name, &json!({}))));
+    let mut counts = [0; 4];
+    for number in 0..8 {
+        let name = format!("p{number}");
+        core.tell(&pod(&name, &json!({"spec": {"containers": [{"name": "main"}]}})));
+        let node = core.node_of(&name);
+        counts[names.iter().position(|it| *it == node).expect("a node")] += 1;
+    }
+    assert_eq!(counts, [2, 2, 2, 2]);
+}
+
+#[test]
+fn pods_without_requests_count_for_the_balance_as_in_kube_scheduler() {
+    let there = json!({"spec": {"containers": [container("main", "400m", "800Mi")]}});
+    let there = patched(pod_on("n2", "there", &json!({})), &there);
+    let mut core =
+        Core::by_policy("balanced", &[node("n1", &json!({})), node("n2", &json!({})), there]);
+    let mut nodes = Vec::new();
+    for number in 0..12 {
+        let name = format!("p{number}");
+        core.tell(&pod(&name, &json!({"spec": {"containers": [{"name": "main"}]}})));
+        nodes.push(core.node_of(&name));
+    }
+    // Each counts as 100m and 200Mi: four make up for what is on the other node.
+    assert_eq!(nodes.iter().filter(|it| *it == "n2").count(), 4, "{nodes:?}");
+    // They keep other pods away, too: two of them more than one that requests 100m and 100Mi.
+    let without = json!({"spec": {"containers": [{"name": "main"}]}});
+    let objects = [
+        node("n1", &json!({})),
+        node("n2", &json!({})),
+        patched(pod_on("n1", "a", &json!({})), &without),
+        patched(pod_on("n1", "b", &json!({})), &without),
+        pod_on("n2", "c", &json!({})),
+        pod("new", &json!({})),
+    ];
+    assert_eq!(Core::by_policy("balanced", &objects).node_of("new"), "n2");
+}
+
+#[test]
 fn balanced_fills_the_largest_gap_first_and_pack_does_not() {
     let busy = |name: &str, cpu: &str, memory: &str| {
         let patch =

@@ -58,6 +58,40 @@ async fn a_pod_that_needs_another_node_says_so_until_it_has_one() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_binding_fails_asks_for_no_node() {
+    // Everything is permitted, except bindings: the API server refuses them.
+    let manifest = include_str!("../../../../deploy/kubernetes/scheduler/10-rbac.yaml");
+    let mut rules = berth_kube_fake::Rule::from_yaml(manifest, "berth-system").unwrap();
+    rules.retain(|rule| !rule.resources.iter().any(|it| it == "pods/binding"));
+    let fake = start_with(Options { rbac: Some(rules), ..Options::default() }).await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    add_pod(&fake, "fits", 500).await;
+    eventually("it says why", || condition(&fake, "fits", "PodScheduled").is_some()).await;
+    let told = condition(&fake, "fits", "PodScheduled").unwrap();
+    assert_eq!((&told["status"], &told["reason"]), (&json!("False"), &json!("SchedulerError")));
+    assert!(told["message"].as_str().unwrap().starts_with("binding to n1 was refused"), "{told}");
+    assert!(!asks_for_a_node(&fake, "fits"), "another node would not help");
+    eventually("there is an event", || has_event(&fake, "fits", "FailedScheduling")).await;
+    replica.stop().await;
+}
+
+#[tokio::test]
+async fn the_message_says_which_node_would_help() {
+    let fake = start_with(Options::default()).await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    let mut large = samples::pod("default", "large", "berth", 4_000, 2_048);
+    large["spec"]["nodeSelector"] = json!({"pool": "gpu"});
+    add(&fake, large).await;
+    eventually("it asks for a node", || asks_for_a_node(&fake, "large")).await;
+    let told = condition(&fake, "large", "PodScheduled").unwrap();
+    let last = told["message"].as_str().unwrap().lines().last().unwrap();
+    assert_eq!(last, "A new node would help with 4 cpu and 2Gi memory free, and label pool=gpu.");
+    replica.stop().await;
+}
+
+#[tokio::test]
 async fn a_pod_that_is_gated_or_makes_room_asks_for_no_node() {
     let fake = start_with(Options { kubelet: true, ..Options::default() }).await;
     add_nodes(&fake, &["n1"], 1_000).await;

@@ -12,6 +12,7 @@ mod faults;
 mod gangs;
 mod leadership;
 mod notifications;
+mod overfull;
 mod permissions;
 mod pod_fields;
 mod preemption;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_engine::Policy;
-use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::cluster::{MissingRequests, Settings, policies};
 use berth_kube::leader_election::Candidate;
 use berth_kube::probes::Probes;
 use berth_kube::scheduler::{Options, SchedulerError, run};
@@ -34,7 +33,7 @@ pub(crate) fn client(fake: &FakeApi) -> kube::Client {
 }
 
 pub(crate) fn settings() -> Settings {
-    let policy = Policy::builtin("balanced").unwrap();
+    let policy = policies::builtin("balanced").unwrap();
     Settings {
         scheduler: "berth".to_owned(),
         policy,

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use berth_engine::Policy;
 use berth_kube::client;
-use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::cluster::{MissingRequests, Settings, policies};
 use berth_kube::leader_election::Candidate;
 use berth_kube::scheduler::{self, Options};
 use tokio_util::sync::CancellationToken;
@@ -89,7 +88,7 @@ pub(crate) fn schedule() {
     tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
     let settings = Settings {
         scheduler: "berth".to_owned(),
-        policy: Policy::builtin("balanced").unwrap(),
+        policy: policies::builtin("balanced").unwrap(),
         missing_requests: MissingRequests::Zero,
         ignored_pod_fields: Vec::new(),
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_kube::webhook::{Options, SelfSignedTls, TlsSource, Webhook};
-use berth_kube_fake::{FakeApi, Options as FakeOptions, samples};
+use berth_kube_fake::{FakeApi, Options as FakeOptions, Rule, samples};
 use berth_ledger::{Backend, Claim, ClaimState, Ledger, Options as LedgerOptions};
 pub(crate) use berth_pgtemp::free_port;
 use http::Request;
@@ -107,6 +107,24 @@ impl Fixture {
         change_fake: impl FnOnce(&mut FakeOptions),
         change: impl FnOnce(&mut Options),
     ) -> Self {
+        Self::prepared(change_fake, change, Vec::new()).await
+    }
+
+    /// With the rights and the registration of the manifests. Requests are recorded.
+    pub(crate) async fn as_installed(change: impl FnOnce(&mut Options)) -> Self {
+        let rights = |fake: &mut FakeOptions| {
+            fake.rbac = Some(manifests());
+            fake.audit = true;
+        };
+        Self::prepared(rights, change, vec![registration()]).await
+    }
+
+    /// With objects that are there before the webhook starts.
+    pub(crate) async fn prepared(
+        change_fake: impl FnOnce(&mut FakeOptions),
+        change: impl FnOnce(&mut Options),
+        objects: Vec<Value>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let mut fake = FakeOptions::default();
@@ -121,6 +139,9 @@ impl Fixture {
             let namespace =
                 json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
             fake.create(namespace).await.unwrap();
+        }
+        for object in objects {
+            fake.create(object).await.unwrap();
         }
         let mut options = options(&folder, port);
         change(&mut options);
@@ -223,6 +244,67 @@ impl Fixture {
             labels: json!({ "app": name, "pod-template-hash": hash }),
         }
     }
+}
+
+fn manifest(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/");
+    let text = std::fs::read_to_string(format!("{folder}{name}")).unwrap();
+    // Tests have it in another namespace.
+    text.replace("berth-system", "berth")
+}
+
+/// The rights of the webhook.
+pub(crate) fn manifests() -> Vec<Rule> {
+    Rule::from_yaml(&manifest("webhook/10-rbac.yaml"), "berth").unwrap()
+}
+
+/// The webhook's entry at the API server, as the manifests create it.
+pub(crate) fn registration() -> Value {
+    object(&manifest("webhook/50-configuration.yaml"))
+}
+
+/// The same for a webhook outside the cluster.
+pub(crate) fn external_registration() -> Value {
+    object(&manifest("webhook-external/50-configuration.yaml"))
+}
+
+fn object(yaml: &str) -> Value {
+    serde_saphyr::from_str(yaml).unwrap()
+}
+
+/// A page of the probes: the status, and the text.
+pub(crate) async fn probe(webhook: &Webhook, path: &str) -> (u16, String) {
+    let stream = TcpStream::connect(webhook.probes().unwrap()).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get(path).header("host", "x").body(Full::new(Bytes::new())).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Waits until `/readyz` has this status and a text with this part.
+pub(crate) async fn until_readyz(webhook: &Webhook, status: u16, part: &str) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let found = probe(webhook, "/readyz").await;
+            if found.0 == status && found.1.contains(part) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let found = waited.await;
+    assert!(found.is_ok(), "expected {status} {part:?}: {:?}", probe(webhook, "/readyz").await);
+}
+
+/// The value of a metric, by its name with labels.
+pub(crate) async fn metric(webhook: &Webhook, name: &str) -> Option<f64> {
+    let (_, text) = probe(webhook, "/metrics").await;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok())
 }
 
 /// A controller whose pods tests create.

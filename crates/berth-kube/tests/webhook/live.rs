@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, Owned, eventually, review, review_id, shared};
+use crate::fixture::{Fixture, Owned, probe, review, review_id, shared};
 
 /// Creates pods for good, and returns their names by slot.
-async fn create(fixture: &Fixture, owned: &Owned, count: usize) -> Vec<String> {
+pub(crate) async fn create(fixture: &Fixture, owned: &Owned, count: usize) -> Vec<String> {
     let mut names = Vec::new();
     for expected in 0..count {
         let pod = owned.pod();
@@ -20,14 +20,14 @@ async fn create(fixture: &Fixture, owned: &Owned, count: usize) -> Vec<String> {
 }
 
 /// What the next pod would get.
-async fn preview(fixture: &Fixture, pod: &Value) -> String {
+pub(crate) async fn preview(fixture: &Fixture, pod: &Value) -> String {
     let mut dry = review(&review_id(), pod);
     dry["request"]["dryRun"] = json!(true);
     fixture.send(&dry).await.slot(pod)
 }
 
 /// Waits until the next pod would get this slot.
-async fn until_next_is(fixture: &Fixture, pod: &Value, slot: &str) {
+pub(crate) async fn until_next_is(fixture: &Fixture, pod: &Value, slot: &str) {
     let waited = tokio::time::timeout(Duration::from_secs(90), async {
         while preview(fixture, pod).await != slot {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -174,37 +174,11 @@ async fn the_api_server_calls_it_by_its_own_registration() {
 }
 
 #[tokio::test]
-async fn the_registration_is_restored_when_it_is_changed_or_deleted() {
-    let fixture = Fixture::new().await;
-    let get = || fixture.fake.get("mutatingwebhookconfigurations", "", "berth-webhook");
-    let right = get().unwrap()["webhooks"].clone();
-    let mut changed = get().unwrap();
-    changed["webhooks"][0]["clientConfig"]["caBundle"] = json!("bm90aGluZw==");
-    changed["webhooks"][0]["failurePolicy"] = json!("Fail");
-    fixture.fake.update(changed).await.unwrap();
-    eventually("it is right again", || get().is_some_and(|it| it["webhooks"] == right)).await;
-    fixture.fake.delete("mutatingwebhookconfigurations", "", "berth-webhook").await.unwrap();
-    eventually("it is there again", || get().is_some_and(|it| it["webhooks"] == right)).await;
-}
-
-#[tokio::test]
 async fn probes_report_readiness_and_metrics() {
     let fixture = Fixture::new().await;
     let owned = fixture.deployment("web", 2, &shared(1)).await;
     fixture.review(&owned.pod()).await;
-    let at = fixture.webhook().probes().unwrap();
-    let get = async |path: &str| -> (u16, String) {
-        let stream = tokio::net::TcpStream::connect(at).await.unwrap();
-        let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        let request = http::Request::get(path).header("host", "x");
-        let request = request.body(http_body_util::Empty::<hyper::body::Bytes>::new()).unwrap();
-        let response = sender.send_request(request).await.unwrap();
-        let status = response.status().as_u16();
-        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
-        (status, String::from_utf8(body.to_bytes().to_vec()).unwrap())
-    };
+    let get = async |path: &str| probe(fixture.webhook(), path).await;
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(get(path).await, (200, "ok\n".to_owned()), "{path}");
     }

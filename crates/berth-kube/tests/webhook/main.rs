@@ -13,5 +13,7 @@ mod lifecycle;
 mod live;
 mod permissions;
 mod rebuild;
+mod registration;
 mod responses;
+mod slots;
 mod tokens;

@@ -4,27 +4,17 @@ use berth_kube_fake::{Rule, samples};
 use serde_json::json;
 
 use crate::cluster::{annotate, binder, count, until};
-use crate::fixture::{Fixture, shared};
-
-fn manifests() -> Vec<Rule> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/webhook/10-rbac.yaml");
-    let text = std::fs::read_to_string(path).unwrap();
-    // Tests have it in another namespace.
-    Rule::from_yaml(&text.replace("berth-system", "berth"), "berth").unwrap()
-}
+use crate::fixture::{Fixture, manifests, registration, shared};
 
 #[tokio::test]
 async fn the_permissions_of_the_manifests_are_enough() {
     let mut rights = manifests();
-    // The chart makes the entry; here nobody else does.
     let rule = |resources: &[&str], group: &str, verbs: &[&str]| Rule {
         groups: vec![group.to_owned()],
         resources: resources.iter().map(|it| (*it).to_owned()).collect(),
         verbs: verbs.iter().map(|it| (*it).to_owned()).collect(),
         ..Rule::default()
     };
-    let entry = ["mutatingwebhookconfigurations"];
-    rights.push(rule(&entry, "admissionregistration.k8s.io", &["create"]));
     // The test binds pods through the same interface.
     rights.push(rule(&["pods/binding"], "", &["create"]));
     let change = |fake: &mut berth_kube_fake::Options| {
@@ -36,7 +26,7 @@ async fn the_permissions_of_the_manifests_are_enough() {
     let quick = |options: &mut berth_kube::webhook::Options| {
         options.rebuild.every = std::time::Duration::from_millis(200);
     };
-    let fixture = Fixture::with(change, quick).await;
+    let fixture = Fixture::prepared(change, quick, vec![registration()]).await;
     let _binder = binder(&fixture.fake, "n-spot").await;
     let mut marks = shared(2);
     marks["berth.dev/webhook-scheduler-on-change"] = json!("lazy");

@@ -6,8 +6,11 @@ use berth_kube::webhook::{OnError, OnInvalid};
 use berth_ledger::Backend;
 use berth_pgtemp::{Options as PgOptions, TempPostgres};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use crate::fixture::{Fixture, eventually, post, post_http2, request, review, review_id, shared};
+use crate::fixture::{
+    Fixture, eventually, metric, post, post_http2, request, review, review_id, shared, until_readyz,
+};
 
 #[tokio::test]
 async fn a_body_that_is_not_a_review_is_rejected_with_what_is_accepted() {
@@ -284,20 +287,23 @@ async fn when_the_ledger_is_unavailable_pods_pass_with_a_warning_and_later_get_t
     let answer = fixture.review(&pod).await;
     assert!(answer.is_untouched(), "{answer:?}");
     assert_eq!(answer.warnings().len(), 1);
-    // The next one does not wait for the database again.
-    let answer = fixture.review(&pod).await;
-    assert!(answer.is_untouched(), "{answer:?}");
-    assert!(format!("{answer:?}").contains("did not answer a moment ago"), "{answer:?}");
+    // Those that follow do not wait for the database, nor does one of them find out whether it is back.
+    let (started, mut slowest) = (Instant::now(), Duration::ZERO);
+    while started.elapsed() < Duration::from_secs(5) {
+        let (asked, answer) = (Instant::now(), fixture.review(&pod).await);
+        slowest = slowest.max(asked.elapsed());
+        assert!(format!("{answer:?}").contains("the slot database does not answer"), "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(slowest < Duration::from_secs(1), "one waited for {slowest:?}");
+    let line = "the slot database does not answer: no slots are assigned, and pods are treated as by --on-error admit\n";
+    until_readyz(fixture.webhook(), 503, line).await;
+    assert_eq!(metric(fixture.webhook(), "berth_webhook_database_up").await, Some(0.0));
     postgres.restart().unwrap();
-    let back = tokio::time::timeout(Duration::from_secs(90), async {
-        loop {
-            let answer = fixture.review(&pod).await;
-            if !answer.is_untouched() {
-                return answer.slot(&pod);
-            }
-        }
-    });
+    // No admission is needed to find out.
+    until_readyz(fixture.webhook(), 200, "ok").await;
+    assert_eq!(metric(fixture.webhook(), "berth_webhook_database_up").await, Some(1.0));
     // What was asked for while it was away may have been given after all, and ends by itself.
-    let slot = back.await.expect("slots are given again");
+    let slot = fixture.review(&pod).await.slot(&pod);
     assert!(slot == "1 on-demand" || slot == "2 on-demand", "{slot}");
 }

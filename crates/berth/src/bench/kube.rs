@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use berth_engine::Policy;
-use berth_kube::cluster::{MissingRequests, Settings};
+use berth_kube::cluster::{MissingRequests, Settings, policies};
 use berth_kube::scheduler::{BenchmarkResult, run_benchmark};
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -59,7 +58,7 @@ struct Report {
 
 impl KubeBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let policy = Policy::builtin(&self.policy)?;
+        let policy = policies::builtin(&self.policy)?;
         let settings = Settings {
             scheduler: "berth".to_owned(),
             policy,

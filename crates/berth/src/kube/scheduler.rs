@@ -7,6 +7,7 @@ use std::time::Duration;
 use berth_engine::Policy;
 use berth_kube::cluster::{self, Settings};
 use berth_kube::leader_election::Candidate;
+use berth_kube::names;
 use berth_kube::probes::Probes;
 use berth_kube::scheduler::{self, Options};
 use berth_kube::wire::{TokenFile, WireListener};
@@ -64,6 +65,10 @@ pub(crate) struct SchedulerArgs {
     /// Maximum number of pods evicted concurrently from draining nodes.
     #[arg(long, env = "BERTH_KUBE_EVICT_CONCURRENCY", value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     evict_concurrency: u32,
+    /// Evict pods of lower priority from nodes that another scheduler and this one filled beyond what they
+    /// have.
+    #[arg(long, env = "BERTH_KUBE_EVICT_OVERFULL")]
+    evict_overfull: bool,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -126,6 +131,15 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
         );
         return Err(Failure::usage(format!("--name is {:?}", args.name)).accepted(accepted));
     }
+    for field in &args.ignore_pod_fields {
+        if !is_field_path(field) {
+            let accepted = "a field of a pod's spec, as the refusal names it, such as placement or \
+                            affinity.rackAffinity, without a leading spec.";
+            return Err(
+                Failure::usage(format!("--ignore-pod-fields is {field:?}")).accepted(accepted)
+            );
+        }
+    }
     Ok(Settings {
         scheduler: args.name.clone(),
         policy: policy(&args.policy)?,
@@ -135,6 +149,15 @@ pub(crate) fn settings(args: &SchedulingArgs) -> CmdResult<Settings> {
         },
         ignored_pod_fields: args.ignore_pod_fields.clone(),
     })
+}
+
+/// Whether this is the path of a field within a spec: names and numbers, with dots between them.
+fn is_field_path(text: &str) -> bool {
+    let is_part =
+        |part: &str| !part.is_empty() && part.chars().all(|it| it.is_ascii_alphanumeric());
+    let mut parts = text.split('.');
+    let starts = parts.next().is_some_and(|first| is_part(first) && first != "spec");
+    starts && text.starts_with(|it: char| it.is_ascii_lowercase()) && parts.all(is_part)
 }
 
 fn policy(name: &str) -> CmdResult<Policy> {
@@ -157,12 +180,30 @@ fn policy(name: &str) -> CmdResult<Policy> {
 impl SchedulerArgs {
     pub(super) fn run(self) -> CmdResult {
         let settings = settings(&self.scheduling)?;
+        self.check_names()?;
         let telemetry = self.log.start()?;
         let runtime = tokio::runtime::Runtime::new()?;
         let outcome = runtime.block_on(self.schedule(settings));
         runtime.shutdown_timeout(Duration::from_secs(2));
         drop(telemetry);
         outcome
+    }
+
+    /// Rejects names that the API server would not accept.
+    fn check_names(&self) -> CmdResult {
+        let namespace = self.identity.namespace();
+        if !names::is_label(&namespace) {
+            let line = format!("--namespace is {namespace:?}");
+            return Err(Failure::usage(line)
+                .accepted("a name of lower-case letters, digits and -, of at most 63 characters"));
+        }
+        if !names::is_subdomain(&self.lease_name) {
+            let line = format!("--lease-name is {:?}", self.lease_name);
+            return Err(Failure::usage(line).accepted(
+                "a name of lower-case letters, digits, - and ., of at most 253 characters",
+            ));
+        }
+        Ok(())
     }
 
     async fn schedule(self, settings: Settings) -> CmdResult {
@@ -193,6 +234,7 @@ impl SchedulerArgs {
         (options.lease, options.probes, options.wire) = (lease, Some(probes), wire);
         options.policy_config_map = policy_config_map;
         options.bind_concurrency = usize::try_from(self.bind_concurrency).unwrap_or(64);
+        options.evict_overfull = self.evict_overfull;
         options.eviction_concurrency = usize::try_from(self.evict_concurrency).unwrap_or(16);
         scheduler::run(options, stop)
             .await

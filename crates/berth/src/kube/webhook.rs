@@ -275,7 +275,7 @@ impl WebhookArgs {
         options.exclude_namespaces.clone_from(&self.registration.exclude_namespace);
         options.tls = self.tls.source();
         options.validate().map_err(|invalid| {
-            let line = format!("--{} is {:?}", flag_of(invalid.name), invalid.value);
+            let line = format!("--{} is {:?}", invalid.name, invalid.value);
             Failure::usage(line).accepted(invalid.accepted)
         })?;
         Ok((options, lock))
@@ -295,15 +295,6 @@ impl WebhookArgs {
                 .remedy("start the database, or name another with --database-url or --data-dir"),
             WebhookError::Ended(_) => Failure::new(Exit::Failed, chain(error)),
         }
-    }
-}
-
-/// The flag of an option.
-fn flag_of(setting: &'static str) -> &'static str {
-    match setting {
-        "node-label" => "capacity-label",
-        "url" => "external-url",
-        other => other,
     }
 }
 

@@ -10,6 +10,7 @@ mod nominations;
 #[cfg(test)]
 mod notification_tests;
 mod notifications;
+mod overfull;
 mod pods;
 mod queries;
 mod results;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::DrainTracker;
-use super::messages::{Action, Change, Message, PolicyNotice, SyncStatus};
+use super::messages::{Action, Change, Message, PolicyNotice, RecalledBindings, SyncStatus};
 use super::metrics::Metrics;
 use super::queue::{Millis, Moment, SchedulingQueue};
 use super::relief::ReliefTracker;
@@ -93,6 +94,11 @@ pub(crate) struct SchedulerCore {
     resize_retries: FxHashMap<Key, Millis>,
     /// What became of the last policy, until it is published.
     policy_notice: Option<PolicyNotice>,
+    /// Overfull nodes, and when their pods of lower priority may be evicted.
+    overfull: FxHashMap<Arc<str>, Millis>,
+    /// Whether pods of overfull nodes are evicted.
+    evicts_overfull: bool,
+    recalled: RecalledBindings,
     is_leader: bool,
     synced: bool,
     sync_status: Arc<SyncStatus>,
@@ -124,6 +130,9 @@ impl SchedulerCore {
             permit_writes: FxHashMap::default(),
             resize_retries: FxHashMap::default(),
             policy_notice: None,
+            overfull: FxHashMap::default(),
+            evicts_overfull: false,
+            recalled: RecalledBindings::default(),
             is_leader: false,
             synced,
             sync_status,
@@ -251,6 +260,7 @@ impl SchedulerCore {
 
     /// Moves queue entries that the last messages, or time, may have made schedulable.
     pub(crate) fn refresh_queue(&mut self, now: Moment) {
+        self.recall_bindings();
         if self.cluster.take_changed() {
             self.queue.move_all_to_active();
         }

@@ -14,6 +14,9 @@ const REPEAT_MS: Millis = 5 * 60_000;
 /// The same reason with other numbers is published again after this time.
 const REPEAT_CHANGED_MS: Millis = 30_000;
 
+/// The code of a pod that has a node and could not be bound to it: another node would not help.
+pub(super) const BIND_FAILED: &str = "bind_failed";
+
 impl SchedulerCore {
     pub(super) fn notify_refusal(
         &mut self,
@@ -101,7 +104,8 @@ impl SchedulerCore {
         self.last_notices.insert(Arc::clone(uid), last);
         let version = self.pods.get(uid).and_then(|record| record.version);
         let (pod, uid) = (pod.clone(), Arc::clone(uid));
-        let notice = UnschedulableNotice { pod, uid, message: text(), version, first };
+        let reason = if code == BIND_FAILED { "SchedulerError" } else { "Unschedulable" };
+        let notice = UnschedulableNotice { pod, uid, reason, message: text(), version, first };
         actions.push(Action::NotifyUnschedulable(notice));
     }
 }

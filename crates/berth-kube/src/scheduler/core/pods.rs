@@ -123,6 +123,7 @@ impl SchedulerCore {
         self.last_notices.remove(uid);
         self.deferred_notices.remove(uid);
         self.nominations.remove(uid);
+        self.recalled.take(uid);
         self.queue.remove(&QueueKey::Pod(Arc::clone(uid)));
         let Some(key) = before.and_then(Pod::gang_key) else { return };
         let Some(members) = self.gangs.get_mut(&key) else { return };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::SchedulerCore;
+use super::notifications::BIND_FAILED;
 use crate::cluster::PodState;
 use crate::scheduler::messages::{Action, ActionResult};
 use crate::scheduler::queue::Moment;
@@ -41,10 +42,10 @@ impl SchedulerCore {
                 // The watch may have shown it on a node meanwhile.
                 let pending = self.pods.get(&uid).filter(|it| it.state == PodState::Pending);
                 let Some(key) = pending.map(|it| it.key.clone()) else { return };
-                let summary = ("bind_failed", reason.as_str());
+                let summary = (BIND_FAILED, reason.as_str());
                 self.notify_pod(&uid, &key, summary, || reason.clone(), now, actions);
             }
-            ActionResult::NotLeader { uid } => {
+            ActionResult::NotLeader { uid } | ActionResult::Recalled { uid } => {
                 self.unreserve(&uid);
                 let entry = self.queue_key(&uid);
                 self.queue.requeue(&entry);
@@ -74,6 +75,7 @@ impl SchedulerCore {
     /// Returns the capacity that was reserved for a pod.
     fn unreserve(&mut self, uid: &Arc<str>) {
         self.cluster.unreserve(uid);
+        self.recalled.take(uid);
         if let Some(record) = self.pods.get_mut(uid).filter(|it| it.state == PodState::Reserved) {
             record.state = PodState::Pending;
         }

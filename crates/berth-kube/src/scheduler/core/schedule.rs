@@ -19,6 +19,7 @@ impl SchedulerCore {
         if !self.is_active() {
             return;
         }
+        self.report_overfull_nodes(now, actions);
         self.drain_nodes(now, actions);
         self.run_elastic_pass(now, actions);
         self.flush_deferred_notices(now, actions);

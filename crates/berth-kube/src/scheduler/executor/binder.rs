@@ -30,6 +30,8 @@ pub(super) enum BindOutcome {
     Changed(Box<ObservedPod>),
     Deleted,
     NotLeader,
+    /// The core does not want it any more.
+    Recalled,
     Failed(String),
 }
 
@@ -82,6 +84,10 @@ impl ApiExecutor {
                 self.inner.metrics.record_not_bound("not_leader");
                 ActionResult::NotLeader { uid }
             }
+            BindOutcome::Recalled => {
+                self.inner.metrics.record_not_bound("recalled");
+                ActionResult::Recalled { uid }
+            }
             BindOutcome::Failed(reason) => {
                 self.inner.metrics.record_not_bound("failed");
                 tracing::warn!(%pod, node = &*reservation.node, reason, "failed to bind pod");
@@ -101,6 +107,9 @@ impl ApiExecutor {
             match self.try_binding(reservation, false).await {
                 Some(Ok(())) => return BindOutcome::Bound,
                 // The new leader schedules it, but a request in doubt keeps the reservation.
+                None if !in_doubt && self.inner.recalled.take(&reservation.uid) => {
+                    return BindOutcome::Recalled;
+                }
                 None if !in_doubt => return BindOutcome::NotLeader,
                 None => {}
                 Some(Err(ApiFailure::Forbidden(reason) | ApiFailure::Rejected(reason)))
@@ -138,15 +147,15 @@ impl ApiExecutor {
         }
     }
 
-    /// Sends one binding request, within the limit of concurrent ones. `None`: not the leader.
-    /// With `dry_run`, it only tells whether it would be accepted.
+    /// Sends one binding request, within the limit of concurrent ones. `None`: not the leader, or the core
+    /// recalled it meanwhile. With `dry_run`, it only tells whether it would be accepted.
     pub(super) async fn try_binding(
         &self,
         reservation: &Reservation,
         dry_run: bool,
     ) -> Option<Result<(), ApiFailure>> {
         let _permit = self.inner.permits.acquire().await.ok()?;
-        if !self.is_leader() {
+        if !self.is_leader() || !dry_run && self.inner.recalled.has(&reservation.uid) {
             return None;
         }
         Some(self.post_binding(reservation, dry_run).await)

@@ -353,7 +353,7 @@ fn unschedulable_patch(notice: &UnschedulableNotice, version: Option<&str>) -> s
     let mut condition = json!({
         "type": "PodScheduled",
         "status": "False",
-        "reason": "Unschedulable",
+        "reason": notice.reason,
         "message": notice.message,
     });
     // Only the first notice is a transition.
@@ -386,6 +386,7 @@ mod tests {
         Notification::Unschedulable(UnschedulableNotice {
             pod: Key::new("default", uid),
             uid: uid.into(),
+            reason: "Unschedulable",
             message: message.to_owned(),
             version: Some(1),
             first: true,

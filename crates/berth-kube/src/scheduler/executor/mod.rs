@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::messages::{Action, ActionResult, Message};
+use super::messages::{Action, ActionResult, Message, RecalledBindings};
 use super::metrics::Metrics;
 use crate::client::backoff_delay;
 use crate::cluster::observed_pod::ObservedPod;
@@ -64,6 +64,7 @@ struct Inner {
     name: String,
     metrics: Arc<Metrics>,
     events: EventRecorder,
+    recalled: RecalledBindings,
     tasks: TaskTracker,
     /// Cancelled when nothing new may be started.
     stopping: CancellationToken,
@@ -73,7 +74,7 @@ impl ApiExecutor {
     pub(crate) fn new(
         client: Client,
         (name, identity): (&str, &str),
-        leadership: Leadership,
+        (leadership, recalled): (Leadership, RecalledBindings),
         limits: Limits,
         inbox: mpsc::Sender<Message>,
         metrics: Arc<Metrics>,
@@ -98,6 +99,7 @@ impl ApiExecutor {
             name,
             metrics,
             events,
+            recalled,
             tasks,
             stopping,
         };
@@ -150,6 +152,9 @@ impl ApiExecutor {
                 self.delete_migration(&migration, is_late).await;
             }
             Action::NotifyPolicy(notice) => self.inner.events.record_policy(notice),
+            Action::ReportOverfull { node, note } => {
+                self.inner.events.record_node_event(&node, true, "NodeOverfull", note);
+            }
         }
     }
 
