@@ -141,7 +141,8 @@ async fn check_preview(server: &Server, admin: &str) {
         ("quota", 1),
         ("scheduling_report", 1),
         ("secret", 1),
-        ("stored_answer", 2),
+        // Two grants, and that a request waits.
+        ("stored_answer", 3),
         ("token", 2),
         ("volume", 1),
         ("volume_move", 1),
