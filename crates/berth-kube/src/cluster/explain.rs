@@ -44,6 +44,8 @@ impl CachedRefusal {
             && a.pod.priority == b.pod.priority
             && a.pod.claims.is_empty()
             && b.pod.claims.is_empty()
+            && a.pod.device_claims.is_empty()
+            && b.pod.device_claims.is_empty()
     }
 }
 
@@ -220,14 +222,17 @@ impl Cluster {
         // Taking a pod off whose volumes are being prepared could give them to another pod, and a
         // deleted node would be forgotten with its last pod.
         let stays = at.and_then(|index| self.nodes.get(index)).is_some_and(|node| !node.deleted);
-        let is_removed = stays && (!reserved || entry.pod.claims.is_empty());
+        let has_claims = !entry.pod.claims.is_empty() || !entry.pod.device_claims.is_empty();
+        let is_removed = stays && (!reserved || !has_claims);
         if is_removed {
+            self.devices.begin_dry_run();
             self.unaccount(&uid);
         }
         let explanation = self.explain_unaccounted(&entry, now);
         if let Some(index) = at.filter(|_| is_removed) {
             self.account(&uid, index);
             self.pods.get_mut(&uid).into_iter().for_each(|it| it.reserved = reserved);
+            self.devices.end_dry_run();
         }
         (self.changed, self.generation) = (changed, generation);
         Some(explanation)
@@ -412,6 +417,9 @@ fn describe_rule(rule: &str, tally: &RuleTally) -> String {
         "no_capacity_pods" => format!("{nodes} with too many pods"),
         "host_port_in_use" => format!("{nodes} with its host port in use"),
         code if code.starts_with("no_capacity") => format!("{nodes} short of {rule}"),
+        "devices_elsewhere" => format!("{nodes} that cannot reach the devices of its claim"),
+        "device_selector_failed" => format!("{nodes} where a device selector fails"),
+        _ if rule == "devices" => format!("{nodes} without the devices that it claims"),
         _ if rule == "volumes" => format!("{nodes} where its volumes cannot be used"),
         _ => format!("{nodes} node{many} by {rule}"),
     };
@@ -461,6 +469,18 @@ fn suggest_fix(rule: &str, tally: &RuleTally) -> Option<String> {
         }
         "topology_spread" => {
             "Add a node in the least loaded domain, raise maxSkew, or use ScheduleAnyway."
+                .to_owned()
+        }
+        "devices_unavailable" => {
+            "Free a device, add a node that has one, or relax the selectors of the claim."
+                .to_owned()
+        }
+        "devices_elsewhere" => {
+            "Make room on the nodes that can reach the devices of the claim, or use another claim."
+                .to_owned()
+        }
+        "device_selector_failed" => {
+            "Test in the selector whether a device has the attribute, with has() or `in`."
                 .to_owned()
         }
         _ => return None,

@@ -7,6 +7,7 @@
 
 mod cache;
 mod declared_features;
+pub mod devices;
 pub mod disruption_budgets;
 mod eligibility;
 mod engine_types;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use berth_engine::{Engine, Policy};
 use rustc_hash::FxHashMap;
 
+use devices::Devices;
 use disruption_budgets::Budgets;
 use eligibility::EligibilityCache;
 use node_store::NodeStore;
@@ -89,6 +91,7 @@ pub struct Cluster {
     affinity: AffinityIndex,
     spreads: SpreadIndex,
     volumes: Volumes,
+    devices: Devices,
     budgets: Budgets,
     vms: Vms,
     groups: PodGroups,
@@ -122,6 +125,7 @@ impl Cluster {
             affinity: AffinityIndex::default(),
             spreads: SpreadIndex::default(),
             volumes: Volumes::default(),
+            devices: Devices::default(),
             budgets: Budgets::default(),
             vms: Vms::default(),
             groups: PodGroups::default(),

@@ -201,6 +201,8 @@ impl SchedulerCore {
             Change::VmDeleted(key) => cluster.remove_vm(&key),
             Change::Group(kind, it) => cluster.put_group(kind, &it),
             Change::GroupDeleted(kind, key) => cluster.remove_group(kind, &key),
+            Change::Device(kind, it) => cluster.devices().put(kind, &it),
+            Change::DeviceDeleted(kind, key) => cluster.devices().remove(kind, &key),
         }
     }
 
