@@ -154,6 +154,7 @@ pub(crate) fn built_ins(devices: bool) -> Vec<Arc<Resource>> {
             built_in(DEVICES, "resourceclaimtemplates", "ResourceClaimTemplate", "d"),
             built_in(DEVICES, "resourceslices", "ResourceSlice", "cg"),
             built_in(DEVICES, "deviceclasses", "DeviceClass", "cg"),
+            built_in(DEVICES, "devicetaintrules", "DeviceTaintRule", "csg"),
         ]);
     }
     // The same objects as the core group's events, under other field names.

@@ -87,6 +87,7 @@ fn typed(group: &str, kind: &str, value: Value) -> Result<Value, serde_json::Err
         }
         ("resource.k8s.io", "ResourceSlice") => through::<devices::ResourceSlice>(value),
         ("resource.k8s.io", "DeviceClass") => through::<devices::DeviceClass>(value),
+        ("resource.k8s.io", "DeviceTaintRule") => through::<devices::DeviceTaintRule>(value),
         ("policy", "PodDisruptionBudget") => through::<policy::PodDisruptionBudget>(value),
         ("scheduling.k8s.io", "PriorityClass") => through::<scheduling::PriorityClass>(value),
         ("coordination.k8s.io", "Lease") => through::<coordination::Lease>(value),
