@@ -39,10 +39,10 @@ fn broken_states_of_claims_are_noticed() {
     assert_eq!(found(&[a.clone(), b], &twice), ["device d/p/x is allocated to one and two"]);
     let elsewhere = [claim("one", "x", "n2", "a")];
     let text = "the devices of claim one are not available on the node";
-    assert_eq!(found(&[a.clone()], &elsewhere), [text]);
+    assert_eq!(found(std::slice::from_ref(&a), &elsewhere), [text]);
     let others = [claim("one", "x", "n1", "b")];
-    assert_eq!(found(&[a.clone()], &others), ["claim one is not reserved for the pod"]);
-    assert_eq!(found(&[a.clone()], &[]), ["claim \"one\" does not exist"]);
+    assert_eq!(found(std::slice::from_ref(&a), &others), ["claim one is not reserved for the pod"]);
+    assert_eq!(found(std::slice::from_ref(&a), &[]), ["claim \"one\" does not exist"]);
     let mut empty = claim("one", "x", "n1", "a");
     empty["status"]["allocation"] = Value::Null;
     assert_eq!(found(&[a], &[empty]), ["claim one has no devices"]);
