@@ -89,7 +89,7 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(options: Options) -> Self {
-        let store = Store::new(built_ins(), options.history);
+        let store = Store::new(built_ins(options.devices), options.history);
         Self {
             store: Mutex::new(store),
             faults: Mutex::new(options.faults()),

@@ -7,6 +7,7 @@ mod garbage;
 mod kubelet;
 mod pods;
 mod replica_set;
+mod resource_claims;
 mod stateful_set;
 mod volumes;
 mod work;
@@ -89,6 +90,9 @@ pub(crate) fn start(api: &Arc<Api>) {
     }
     if api.options.volume_binder {
         spawn(api, volumes::run(Arc::clone(api)));
+    }
+    if api.options.claim_controller {
+        spawn(api, resource_claims::run(Arc::clone(api)));
     }
 }
 

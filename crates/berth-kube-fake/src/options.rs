@@ -34,6 +34,10 @@ pub struct Options {
     pub budgets: bool,
     /// Whether claims are bound and volumes are provisioned.
     pub volume_binder: bool,
+    /// Whether `resource.k8s.io/v1` is served, as since Kubernetes 1.34.
+    pub devices: bool,
+    /// Whether claims are created from templates, and released when their pods have ended.
+    pub claim_controller: bool,
     /// The bearer token that requests need.
     pub token: Option<String>,
     /// The user of the token.
@@ -68,6 +72,8 @@ impl Default for Options {
             controllers: false,
             budgets: true,
             volume_binder: false,
+            devices: true,
+            claim_controller: false,
             token: None,
             user: "system:serviceaccount:berth:berth".into(),
             tls: false,

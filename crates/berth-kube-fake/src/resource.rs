@@ -106,8 +106,8 @@ fn built_in(group: &str, plural: &str, kind: &str, letters: &str) -> Resource {
     }
 }
 
-/// All built-in resources.
-pub(crate) fn built_ins() -> Vec<Arc<Resource>> {
+/// All built-in resources; those of `resource.k8s.io` if devices are served.
+pub(crate) fn built_ins(devices: bool) -> Vec<Arc<Resource>> {
     const STORAGE: &str = "storage.k8s.io";
     let mut all = vec![
         built_in("", "pods", "Pod", "sd"),
@@ -147,6 +147,16 @@ pub(crate) fn built_ins() -> Vec<Arc<Resource>> {
             "scxg",
         ),
     ];
+    const DEVICES: &str = "resource.k8s.io";
+    if devices {
+        all.extend([
+            built_in(DEVICES, "resourceclaims", "ResourceClaim", "sd"),
+            built_in(DEVICES, "resourceclaimtemplates", "ResourceClaimTemplate", "d"),
+            built_in(DEVICES, "resourceslices", "ResourceSlice", "cg"),
+            built_in(DEVICES, "deviceclasses", "DeviceClass", "cg"),
+            built_in(DEVICES, "devicetaintrules", "DeviceTaintRule", "csg"),
+        ]);
+    }
     // The same objects as the core group's events, under other field names.
     all.push(Resource {
         view_of: Some("events"),

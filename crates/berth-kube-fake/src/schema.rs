@@ -4,7 +4,7 @@
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, batch::v1 as batch,
     coordination::v1 as coordination, core::v1 as core, events::v1 as events, policy::v1 as policy,
-    scheduling::v1 as scheduling, storage::v1 as storage,
+    resource::v1 as devices, scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use serde::Serialize;
@@ -81,6 +81,13 @@ fn typed(group: &str, kind: &str, value: Value) -> Result<Value, serde_json::Err
         ("storage.k8s.io", "CSIDriver") => through::<storage::CSIDriver>(value),
         ("storage.k8s.io", "CSIStorageCapacity") => through::<storage::CSIStorageCapacity>(value),
         ("storage.k8s.io", "VolumeAttachment") => through::<storage::VolumeAttachment>(value),
+        ("resource.k8s.io", "ResourceClaim") => through::<devices::ResourceClaim>(value),
+        ("resource.k8s.io", "ResourceClaimTemplate") => {
+            through::<devices::ResourceClaimTemplate>(value)
+        }
+        ("resource.k8s.io", "ResourceSlice") => through::<devices::ResourceSlice>(value),
+        ("resource.k8s.io", "DeviceClass") => through::<devices::DeviceClass>(value),
+        ("resource.k8s.io", "DeviceTaintRule") => through::<devices::DeviceTaintRule>(value),
         ("policy", "PodDisruptionBudget") => through::<policy::PodDisruptionBudget>(value),
         ("scheduling.k8s.io", "PriorityClass") => through::<scheduling::PriorityClass>(value),
         ("coordination.k8s.io", "Lease") => through::<coordination::Lease>(value),

@@ -266,9 +266,20 @@ fn authorize(
         namespace,
         name: &target.name,
     };
-    if rules.iter().any(|rule| rule.allows(&request)) {
-        return Ok(());
-    }
+    let is_allowed = |request: &AccessRequest<'_>| rules.iter().any(|rule| rule.allows(request));
+    // Since Kubernetes 1.36 a further permission, in all namespaces, for who uses which devices.
+    let is_claim = request.resource == "resourceclaims/status" && target.is_write();
+    let binding = AccessRequest {
+        resource: "resourceclaims/binding".to_owned(),
+        namespace: "",
+        name: "",
+        ..request.clone()
+    };
+    let request = match (is_allowed(&request), is_claim && !is_allowed(&binding)) {
+        (true, false) => return Ok(()),
+        (true, true) => binding,
+        (false, _) => request,
+    };
     let place = if namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {

@@ -3,6 +3,7 @@
 mod event;
 mod pod;
 mod pod_update;
+mod resource_claim;
 mod webhook;
 mod workload;
 
@@ -47,6 +48,7 @@ pub(crate) fn update(resource: &Resource, old: &Value, new: &Value) -> Result<()
             workload::update(resource, old, new, &mut causes);
         }
         ("", "PersistentVolumeClaim") => workload::claim_update(old, new, &mut causes),
+        ("resource.k8s.io", "ResourceClaim") => resource_claim::update(old, new, &mut causes),
         _ => {}
     }
     finish(resource, new, &causes)

@@ -182,7 +182,7 @@ mod tests {
             pod("pending", "a", "Pending", "False", "100"),
             pod("unbound", "", "Pending", "False", "100"),
         ];
-        let resource = Arc::clone(&built_ins()[0]);
+        let resource = Arc::clone(&built_ins(true)[0]);
         let mut objects: Vec<Arc<Object>> = pods
             .into_iter()
             .map(|pod| Arc::new(Object::new(Arc::clone(&resource), pod, 1)))

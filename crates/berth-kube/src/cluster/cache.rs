@@ -9,6 +9,7 @@ use berth_ledger::invariant;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 
+use super::devices::Devices;
 use super::elastic::account::node_elastic;
 use super::elastic::source;
 use super::engine_types;
@@ -185,10 +186,30 @@ impl Cluster {
         &mut self.volumes
     }
 
+    /// The state of devices.
+    pub fn devices(&mut self) -> &mut Devices {
+        &mut self.devices
+    }
+
+    /// The reservation of a pod was handed to the executor.
+    pub fn mark_submitted(&mut self, uid: &str) {
+        let Some(entry) = self.pods.get(uid).filter(|it| !it.pod.device_claims.is_empty()) else {
+            return;
+        };
+        self.devices.mark_submitted(entry.pod.id);
+    }
+
+    /// Claims that keep a refused pod from being scheduled, and are to be deallocated.
+    pub fn release_stuck_claims(&mut self, uid: &str) -> Vec<outcome::ClaimRelease> {
+        let pod = self.pods.get(uid).filter(|it| !it.pod.device_claims.is_empty());
+        pod.map(|it| self.devices.release_stuck_claims(&it.pod)).unwrap_or_default()
+    }
+
     /// Whether anything since the last call may make an unschedulable pod schedulable.
     pub fn take_changed(&mut self) -> bool {
         let volumes = self.volumes.take_changed();
-        let changed = std::mem::take(&mut self.changed) || volumes;
+        let devices = self.devices.take_changed();
+        let changed = std::mem::take(&mut self.changed) || volumes || devices;
         // Pods that are refused again set it again.
         self.waits_for_others &= !changed;
         changed
@@ -424,6 +445,9 @@ impl Cluster {
         if !entry.pod.claims.is_empty() {
             self.volumes.reserve(&entry.pod, &node.node);
         }
+        if !entry.pod.device_claims.is_empty() {
+            self.devices.reserve(&entry.pod, &node.node);
+        }
     }
 
     /// Removes a pod from the account of its node.
@@ -471,6 +495,9 @@ impl Cluster {
         }
         if !entry.pod.claims.is_empty() {
             self.volumes.release(&entry.pod);
+        }
+        if !entry.pod.device_claims.is_empty() {
+            self.devices.release(&entry.pod);
         }
         self.changed = true;
     }
@@ -525,7 +552,8 @@ pub(super) fn reservation(
     entry: &PodEntry,
     node: &Arc<str>,
     volumes: outcome::VolumePlan,
+    devices: outcome::DevicePlan,
 ) -> outcome::Reservation {
     let (pod, uid) = (entry.pod.key.clone(), Arc::clone(&entry.pod.uid));
-    outcome::Reservation { pod, uid, node: Arc::clone(node), volumes }
+    outcome::Reservation { pod, uid, node: Arc::clone(node), volumes, devices }
 }

@@ -40,6 +40,8 @@ impl CachedRefusal {
             && a.pod.priority == b.pod.priority
             && a.pod.claims.is_empty()
             && b.pod.claims.is_empty()
+            && a.pod.device_claims.is_empty()
+            && b.pod.device_claims.is_empty()
     }
 }
 
@@ -128,14 +130,17 @@ impl Cluster {
         // Taking a pod off whose volumes are being prepared could give them to another pod, and a
         // deleted node would be forgotten with its last pod.
         let stays = at.and_then(|index| self.nodes.get(index)).is_some_and(|node| !node.deleted);
-        let is_removed = stays && (!reserved || entry.pod.claims.is_empty());
+        let has_claims = !entry.pod.claims.is_empty() || !entry.pod.device_claims.is_empty();
+        let is_removed = stays && (!reserved || !has_claims);
         if is_removed {
+            self.devices.begin_dry_run();
             self.unaccount(&uid);
         }
         let explanation = self.explain_unaccounted(&entry, now);
         if let Some(index) = at.filter(|_| is_removed) {
             self.account(&uid, index);
             self.pods.get_mut(&uid).into_iter().for_each(|it| it.reserved = reserved);
+            self.devices.end_dry_run();
         }
         (self.changed, self.generation) = (changed, generation);
         Some(explanation)

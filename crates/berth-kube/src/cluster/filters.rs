@@ -15,7 +15,7 @@ use super::pod_store::PodEntry;
 use super::resources::{Resources, Shortage, format_amount};
 use super::topology::NO_DOMAIN;
 use super::topology_spread::PreparedSpread;
-use super::volumes;
+use super::{devices, volumes};
 
 /// Why a node cannot take a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub(super) struct PreparedPod<'a> {
     pub(super) spread: Vec<PreparedSpread>,
     /// Its volumes.
     pub(super) volumes: volumes::PreparedVolumes,
+    /// Its claims of devices.
+    pub(super) devices: devices::PreparedDevices,
     /// Whether no pod matches its required affinity anywhere, and it would match itself.
     pub(super) is_first_match: bool,
 }
@@ -90,8 +92,8 @@ struct NodeCheck<'a> {
 
 type Filter = fn(NodeCheck<'_>) -> Option<FilterFailure>;
 
-/// Every filter, in order: node facts first, then other pods, then resources.
-const FILTERS: [Filter; 11] = [
+/// Every filter, in order: node facts first, then other pods, then resources; devices take the longest.
+const FILTERS: [Filter; 12] = [
     cordoned,
     taints,
     node_affinity,
@@ -103,6 +105,7 @@ const FILTERS: [Filter; 11] = [
     nominated,
     load,
     volume_filters,
+    device_filters,
 ];
 
 /// The first filter that rejects a node, if any.
@@ -420,4 +423,19 @@ fn volume_filters(
         remedy: Some(Remedy::Text(why.help)),
         ..FilterFailure::new("volumes", why.code, why.text)
     })
+}
+
+fn device_filters(
+    NodeCheck { cluster, prepared, entry, .. }: NodeCheck<'_>,
+) -> Option<FilterFailure> {
+    if prepared.devices.is_empty() {
+        return None;
+    }
+    let why = cluster.devices.check(&prepared.devices, &entry.node).err()?;
+    let rule = match why.code {
+        "devices_elsewhere" => "allocated-devices",
+        "device_selector_failed" => "device-selectors",
+        _ => "devices",
+    };
+    Some(FilterFailure { short: why.short, ..FilterFailure::new(rule, why.code, why.text) })
 }

@@ -7,6 +7,7 @@
 
 mod cache;
 mod declared_features;
+pub mod devices;
 pub mod disruption_budgets;
 pub mod elastic;
 mod eligibility;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use berth_engine::{Engine, Policy};
 use rustc_hash::FxHashMap;
 
+use devices::Devices;
 use disruption_budgets::Budgets;
 use elastic::ElasticObjects;
 use eligibility::EligibilityCache;
@@ -91,6 +93,7 @@ pub struct Cluster {
     affinity: AffinityIndex,
     spreads: SpreadIndex,
     volumes: Volumes,
+    devices: Devices,
     budgets: Budgets,
     elastic: ElasticObjects,
     groups: PodGroups,
@@ -127,6 +130,7 @@ impl Cluster {
             affinity: AffinityIndex::default(),
             spreads: SpreadIndex::default(),
             volumes: Volumes::default(),
+            devices: Devices::default(),
             budgets: Budgets::default(),
             elastic: ElasticObjects::default(),
             groups: PodGroups::default(),

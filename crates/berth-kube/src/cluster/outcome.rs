@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::resource::v1::AllocationResult;
+
 use super::pod::Key;
 
 /// A node that is reserved for a pod until it is bound or unreserved.
@@ -15,6 +17,46 @@ pub struct Reservation {
     pub node: Arc<str>,
     /// What to do with its volumes before it is bound.
     pub volumes: VolumePlan,
+    /// What to write to its claims of devices before it is bound.
+    pub devices: DevicePlan,
+}
+
+/// What to write to a pod's claims of devices before it is bound.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct DevicePlan {
+    /// Each of its claims.
+    pub claims: Vec<ClaimPlan>,
+}
+
+// Allocations contain no floating-point numbers.
+impl Eq for DevicePlan {}
+
+impl DevicePlan {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+}
+
+/// What to write to a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimPlan {
+    /// The claim.
+    pub claim: Key,
+    /// Its uid.
+    pub uid: Arc<str>,
+    /// The devices to allocate; absent: it has some, and is only reserved for the pod.
+    pub allocation: Option<Arc<AllocationResult>>,
+}
+
+/// A claim to deallocate, because it keeps its only pod from being scheduled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRelease {
+    /// The claim.
+    pub claim: Key,
+    /// Its uid.
+    pub uid: Arc<str>,
 }
 
 /// What to do with a pod's volumes before it is bound.

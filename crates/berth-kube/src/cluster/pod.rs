@@ -10,6 +10,7 @@ use rustc_hash::FxHasher;
 use uuid::Uuid;
 
 use super::declared_features;
+use super::devices::{ClaimReference, PodDeviceClaim};
 use super::elastic::resizable::ResizablePod;
 use super::node::Toleration;
 use super::observed_pod::ObservedPod;
@@ -216,8 +217,8 @@ pub struct Pod {
     pub ports: Vec<Port>,
     /// Names of the volume claims that it uses.
     pub claims: Vec<String>,
-    /// A device claim that it has; this scheduler does not allocate devices.
-    pub device_claim: Option<String>,
+    /// Its claims of devices.
+    pub device_claims: Vec<PodDeviceClaim>,
     /// Its controller: kind, name and uid.
     pub owner: Option<(String, String, String)>,
     /// Its gang.
@@ -275,7 +276,7 @@ impl Pod {
             spread: spread(spec, &labels),
             ports: ports(spec),
             claims: claims(spec, &key.name),
-            device_claim: spec.resource_claims.iter().flatten().next().map(|it| it.name.clone()),
+            device_claims: device_claims(spec, status),
             owner: controller(meta),
             gang: gang(observed),
             image: spec.containers.first().and_then(|it| it.image.clone()),
@@ -315,11 +316,12 @@ impl Pod {
             && self.elastic == other.elastic
             && self.gang == other.gang
             && self.deleting == other.deleting
+            && self.device_claims == other.device_claims
     }
 }
 
 /// The engine's id of a pod: its uid, which is a UUID if a real API server made it.
-fn instance_id(uid: &str) -> InstanceId {
+pub(crate) fn instance_id(uid: &str) -> InstanceId {
     use std::hash::{Hash, Hasher};
     let number = Uuid::parse_str(uid).map(|uuid| uuid.as_u128()).unwrap_or_else(|_| {
         let half = |salt: u8| {
@@ -464,6 +466,28 @@ fn claims(spec: &core::PodSpec, pod: &str) -> Vec<String> {
             (None, None) => None,
         })
         .collect()
+}
+
+/// Its claims of devices; the status has the names of those that were created from templates.
+fn device_claims(spec: &core::PodSpec, status: Option<&core::PodStatus>) -> Vec<PodDeviceClaim> {
+    let generated = status.and_then(|it| it.resource_claim_statuses.as_ref());
+    let claims = spec.resource_claims.iter().flatten().filter_map(|it| {
+        let claim = match (&it.resource_claim_name, &it.resource_claim_template_name) {
+            (Some(name), _) => ClaimReference::Named(name.as_str().into()),
+            (None, Some(template)) => {
+                match generated.into_iter().flatten().find(|known| known.name == it.name) {
+                    // Kubernetes may decide that the pod needs no claim.
+                    Some(known) => {
+                        ClaimReference::Generated(known.resource_claim_name.as_deref()?.into())
+                    }
+                    None => ClaimReference::NotGenerated(template.clone()),
+                }
+            }
+            (None, None) => ClaimReference::Unknown,
+        };
+        Some(PodDeviceClaim { name: it.name.clone(), claim })
+    });
+    claims.collect()
 }
 
 /// The controller of an object: its kind, name and uid.

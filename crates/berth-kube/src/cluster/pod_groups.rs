@@ -165,12 +165,12 @@ fn key_of(object: &Value) -> Option<Key> {
     Some(Key::new(text("/metadata/namespace")?, text("/metadata/name")?))
 }
 
-/// Fields of a PodGroup that do not constrain where its pods can run: where it comes from, its claims
-/// (pods that have one are refused), and its priority, which is that of its pods here.
-const IGNORED: [&str; 7] = [
+/// Fields of a PodGroup that do not constrain where its pods can run: where it comes from, and its
+/// priority, which is that of its pods here. Its claims of devices are not supported: they would have to
+/// be reserved for the group, and not for its pods.
+const IGNORED: [&str; 6] = [
     "podGroupTemplateRef",
     "workloadRef",
-    "resourceClaims",
     "disruptionMode",
     "preemptionPolicy",
     "priorityClassName",

@@ -161,6 +161,7 @@ impl Cluster {
         lower.sort_by_key(|it| {
             (Reverse(it.priority), it.started.unwrap_or(i64::MAX), it.key.clone())
         });
+        self.devices.begin_dry_run();
         for pod in lower.iter().chain(&terminating) {
             self.unaccount(&pod.uid);
         }
@@ -168,6 +169,7 @@ impl Cluster {
         for pod in lower.iter().chain(&terminating) {
             self.account(&pod.uid, index);
         }
+        self.devices.end_dry_run();
         option
     }
 

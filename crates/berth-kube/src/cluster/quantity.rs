@@ -27,6 +27,14 @@ pub fn to_milli(quantity: &Quantity) -> Option<i64> {
     parse(&quantity.0).map(|parsed| scale_rounding_up(&parsed, 3))
 }
 
+/// A quantity in billionths, rounded up; absent if it is invalid. Exact where the API server is.
+pub(super) fn to_billionths(text: &str) -> Option<i128> {
+    if text.trim() != text {
+        return None;
+    }
+    parse(text).map(|parsed| scale_exactly(&parsed, 9))
+}
+
 fn parse(text: &str) -> Option<ParsedQuantity> {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')));
@@ -82,17 +90,21 @@ fn unit(suffix: &str) -> Option<(i32, u32)> {
 
 /// The value times ten to the power of `more`, rounded up.
 fn scale_rounding_up(parsed: &ParsedQuantity, more: i32) -> i64 {
+    let value = scale_exactly(parsed, more);
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+fn scale_exactly(parsed: &ParsedQuantity, more: i32) -> i128 {
     let twice = parsed.digits.saturating_mul(1_i128 << parsed.twos);
     let tens = parsed.tens + more;
     let ten = |power: i32| 10_i128.saturating_pow(power.unsigned_abs());
-    let value = if tens >= 0 {
+    if tens >= 0 {
         twice.saturating_mul(ten(tens))
     } else {
         let by = ten(tens);
         let floor = twice.div_euclid(by);
         floor + i128::from(twice.rem_euclid(by) != 0)
-    };
-    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+    }
 }
 
 const UNITS: [(&str, u64); 4] =

@@ -192,6 +192,18 @@ impl Group {
                 "Add a node in the least loaded domain, raise maxSkew, or use ScheduleAnyway."
                     .to_owned()
             }
+            "devices_unavailable" => {
+                "Free a device, add a node that has one, or relax the selectors of the claim."
+                    .to_owned()
+            }
+            "devices_elsewhere" => {
+                "Make room on the nodes that can reach the devices of the claim, or use another claim."
+                    .to_owned()
+            }
+            "device_selector_failed" => {
+                "Test in the selector whether a device has the attribute, with has() or `in`."
+                    .to_owned()
+            }
             _ => sentence(self.nearest.help?),
         })
     }
@@ -233,6 +245,9 @@ impl Rule {
             "no_capacity_pods" => "with too many pods".to_owned(),
             "host_port_in_use" => "with its host port in use".to_owned(),
             code if code.starts_with("no_capacity") => format!("short of {name}"),
+            "devices_elsewhere" => "that cannot reach the devices of its claim".to_owned(),
+            "device_selector_failed" => "where a device selector fails".to_owned(),
+            _ if **name == *"devices" => "without the devices that it claims".to_owned(),
             _ if **name == *"volumes" => "where its volumes cannot be used".to_owned(),
             _ => format!("node{} by {name}", if nodes == 1 { "" } else { "s" }),
         }

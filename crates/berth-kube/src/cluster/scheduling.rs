@@ -11,7 +11,7 @@ use berth_engine::Timestamp;
 use super::cache::reservation;
 use super::eligibility::has_bit;
 use super::filters::{FilterFailure, PreparedPod, first_failure};
-use super::outcome::{Outcome, Reservation, VolumePlan};
+use super::outcome::{DevicePlan, Outcome, Reservation, VolumePlan};
 use super::pod_affinity::AffinityIndex;
 use super::pod_store::PodEntry;
 use super::ties::TieBreaker;
@@ -89,7 +89,19 @@ impl Cluster {
                 }
             }
         };
-        Some(reservation(entry, &node.name, volumes))
+        let devices = if entry.pod.device_claims.is_empty() {
+            DevicePlan::default()
+        } else {
+            match self.devices.try_reserve(&entry.pod, node) {
+                Ok(plan) => plan,
+                Err(why) => {
+                    tracing::warn!(pod = %entry.pod.key, %why, "failed to reserve accepted devices");
+                    self.unaccount(uid);
+                    return None;
+                }
+            }
+        };
+        Some(reservation(entry, &node.name, volumes, devices))
     }
 
     /// The best node for a pod. Reserves nothing.
@@ -133,6 +145,7 @@ impl Cluster {
             && pod_terms.anti_affinity.is_empty()
             && pod_terms.preferred_affinity.is_empty()
             && eligible.prefer_no_schedule.is_empty()
+            && !prepared.devices.has_preferences()
             && !concerned;
         if !is_simple {
             return None;
@@ -220,18 +233,14 @@ impl Cluster {
             );
             return Err(FilterFailure::new("pod-fields", "pod_field_unknown", text));
         }
-        if let Some(claim) = &pod.device_claim {
-            let text = format!(
-                "it has resource claim {claim:?}, and this scheduler does not allocate devices; use \
-                 another schedulerName for such pods"
-            );
-            let code = "resource_claims_unsupported";
-            return Err(FilterFailure::new("resource-claims", code, text));
-        }
         let volumes = self.volumes.prepare(pod).map_err(|why| {
             let text = format!("{}; {}", why.text, why.help);
             FilterFailure::new("volumes", why.code, text)
         })?;
+        let devices = self
+            .devices
+            .prepare(pod)
+            .map_err(|why| FilterFailure::new("devices", why.code, why.text))?;
         let spread = if pod.spread.is_empty() {
             Vec::new()
         } else {
@@ -242,6 +251,7 @@ impl Cluster {
             entry,
             spread,
             volumes,
+            devices,
             is_first_match: is_first_match(entry, &self.affinity),
         })
     }
@@ -270,6 +280,13 @@ impl Cluster {
             let fits = |it: &ScoredNode| {
                 let node = self.nodes.get(it.index).map(|entry| &entry.node);
                 node.is_some_and(|node| self.volumes.fits(&prepared.volumes, node))
+            };
+            found.retain(fits);
+        }
+        if !prepared.devices.is_empty() {
+            let fits = |it: &ScoredNode| {
+                let node = self.nodes.get(it.index).map(|entry| &entry.node);
+                node.is_some_and(|node| self.devices.fits(&prepared.devices, node))
             };
             found.retain(fits);
         }
@@ -358,6 +375,12 @@ impl Cluster {
         if !preferred_affinity.is_empty() {
             add_scaled(found, PREFERENCE_SCORE, |index| {
                 sum_preferences(&preferred_affinity, index, &self.topologies)
+            });
+        }
+        if prepared.devices.has_preferences() {
+            add_scaled(found, PREFERENCE_SCORE, |index| {
+                let node = self.nodes.get(index).map(|entry| &entry.node);
+                node.map_or(0, |node| self.devices.preference(&prepared.devices, node))
             });
         }
         for constraint in prepared.spread.iter().filter(|it| !it.hard) {

@@ -146,6 +146,7 @@ impl ApiServerStub {
             Action::NotifyUnschedulable(_)
             | Action::Preempt(_)
             | Action::ClearNomination { .. }
+            | Action::ReleaseClaims { .. }
             | Action::Cordon { .. }
             | Action::Evict { .. }
             | Action::ReportOverfull { .. }

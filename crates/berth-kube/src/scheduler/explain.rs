@@ -69,6 +69,7 @@ pub async fn explain_once(
             match kind.change(&it) {
                 Change::Vm(vm) => cluster.put_vm(&vm),
                 Change::Group(kind, it) => cluster.put_group(kind, &it),
+                Change::Device(kind, it) => cluster.devices().put(kind, &it),
                 _ => {}
             }
         }

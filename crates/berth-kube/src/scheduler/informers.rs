@@ -17,12 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::{Change, Message};
 use super::metrics::Metrics;
-use super::optional_kinds::{OPTIONAL_KINDS, POD_GROUPS, VM_MIGRATIONS, VMS, WORKLOADS};
+use super::optional_kinds::{
+    DEVICE_CLASSES, DEVICE_TAINT_RULES, OPTIONAL_KINDS, POD_GROUPS, RESOURCE_CLAIMS,
+    RESOURCE_SLICES, VM_MIGRATIONS, VMS, WORKLOADS, is_optional,
+};
 use crate::cluster::pod::Key;
 use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
 /// The kinds that must be listed before anything is scheduled.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 18] = [
     "nodes",
     "pods",
     "namespaces",
@@ -37,6 +40,10 @@ pub(crate) const KINDS: [&str; 14] = [
     VM_MIGRATIONS,
     POD_GROUPS,
     WORKLOADS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
 ];
 
 /// Seconds after which a quiet watch is replaced, to detect connections that died silently.
@@ -55,7 +62,7 @@ impl Informers {
     /// Starts the informers of all kinds.
     pub(crate) fn start(self) {
         let [nodes, pods, namespaces, budgets, claims, volumes, classes, csi_nodes, ..] = KINDS;
-        let [.., csi_drivers, csi_capacities, _, _, _, _] = KINDS;
+        let [_, _, _, _, _, _, _, _, csi_drivers, csi_capacities, ..] = KINDS;
         self.spawn_informer(nodes, Change::Node, |key, _| Change::NodeDeleted(key));
         self.spawn_informer(pods, Change::Pod, Change::PodDeleted);
         self.spawn_informer(namespaces, Change::Namespace, |key, _| Change::NamespaceDeleted(key));
@@ -137,11 +144,6 @@ impl Informers {
             error => tracing::debug!(kind, %error, "restarting watch after error"),
         }
     }
-}
-
-/// Whether a cluster may not serve the kind.
-fn is_optional(kind: &str) -> bool {
-    matches!(kind, VMS | VM_MIGRATIONS | POD_GROUPS | WORKLOADS)
 }
 
 /// Whether the kind is not defined.

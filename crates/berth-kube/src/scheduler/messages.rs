@@ -13,11 +13,12 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::cluster::devices::DeviceKind;
 use crate::cluster::elastic::permits::PermitWrite;
 use crate::cluster::elastic::relief::Leaver;
 use crate::cluster::elastic::state::ClusterState;
 use crate::cluster::observed_pod::ObservedPod;
-use crate::cluster::outcome::{PodExplanation, Preemption, Reservation};
+use crate::cluster::outcome::{ClaimRelease, PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
 use crate::cluster::pod_groups::GroupKind;
 use crate::wire::PermitCall;
@@ -53,6 +54,8 @@ pub(crate) enum Change {
     MigrationsServed(bool),
     Group(GroupKind, Box<serde_json::Value>),
     GroupDeleted(GroupKind, Key),
+    Device(DeviceKind, Box<serde_json::Value>),
+    DeviceDeleted(DeviceKind, Key),
 }
 
 /// An input of the core.
@@ -82,7 +85,7 @@ pub(crate) enum Message {
 }
 
 /// The outcome of an action. A successful binding is not reported: the pod stays reserved until the
-/// watch shows it on its node.
+/// watch shows it on its node. What became of its claims of devices is reported in any case, first.
 #[derive(Debug)]
 pub(crate) enum ActionResult {
     /// The pod changed since the decision, for example it is bound to another node.
@@ -97,6 +100,11 @@ pub(crate) enum ActionResult {
     Recalled { uid: Arc<str> },
     /// The victims of a preemption were deleted, or that failed.
     Preempted { uid: Arc<str>, done: bool },
+    /// The claims of a pod are written, or that was undone: for each claim that has its devices, the version
+    /// that shows it.
+    ClaimsSettled { uid: Arc<str>, claims: Vec<(Key, Option<u64>)> },
+    /// Claims are deallocated, or that failed: for each that was written, the version that shows it.
+    ClaimsReleased { claims: Vec<(Key, Option<u64>)> },
     /// The answer to an eviction.
     Evicted { uid: Arc<str>, outcome: EvictionOutcome },
     /// A permit was stored, or not.
@@ -221,6 +229,8 @@ pub(crate) enum Action {
     BindGang { gang: Key, members: Vec<Reservation> },
     /// Nominate a node for a pod and delete the victims on it.
     Preempt(Box<Preemption>),
+    /// Deallocate claims that only this pod is reserved for, or no pod.
+    ReleaseClaims { uid: Arc<str>, claims: Vec<ClaimRelease> },
     /// Clear the nominated node of a pod.
     ClearNomination { pod: Key, uid: Arc<str> },
     /// Write the condition and the event of a pod that cannot be scheduled.

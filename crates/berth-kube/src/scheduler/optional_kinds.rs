@@ -1,6 +1,5 @@
-//! Kinds that a cluster may not serve: virtual machines, their migrations, and groups of
-//! pods. They are found by discovery, which
-//! is repeated, and watched while they are served.
+//! Kinds that a cluster may not serve: virtual machines, their migrations, groups of pods, and devices.
+//! They are found by discovery, which is repeated, and watched while they are served.
 
 use berth_ledger::invariant_ok;
 use std::fmt;
@@ -11,6 +10,7 @@ use kube::{Api, Client};
 
 use super::informers::Informers;
 use super::messages::{Change, Message};
+use crate::cluster::devices::DeviceKind;
 use crate::cluster::pod_groups::GroupKind;
 use crate::watch::WatchDelta;
 
@@ -23,6 +23,15 @@ pub(crate) const POD_GROUPS: &str = "podgroups.scheduling.k8s.io";
 /// Workloads of Kubernetes 1.35, which contain groups; later ones are templates of PodGroups.
 pub(crate) const WORKLOADS: &str = "workloads.scheduling.k8s.io";
 
+/// Claims of devices, since Kubernetes 1.34 in this version.
+pub(crate) const RESOURCE_CLAIMS: &str = "resourceclaims.resource.k8s.io";
+/// Devices.
+pub(crate) const RESOURCE_SLICES: &str = "resourceslices.resource.k8s.io";
+/// Classes of devices.
+pub(crate) const DEVICE_CLASSES: &str = "deviceclasses.resource.k8s.io";
+/// Taints of devices.
+pub(crate) const DEVICE_TAINT_RULES: &str = "devicetaintrules.resource.k8s.io";
+
 /// How often to check whether a kind is served.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// How often to try again when discovery failed.
@@ -33,7 +42,7 @@ pub(super) const VIRTUAL_MACHINES: OptionalKind =
     OptionalKind { name: VMS, group: "vm.neon.tech", plural: "virtualmachines", only: Some("v1") };
 
 /// The kinds.
-pub(super) const OPTIONAL_KINDS: [OptionalKind; 4] = [
+pub(super) const OPTIONAL_KINDS: [OptionalKind; 8] = [
     VIRTUAL_MACHINES,
     OptionalKind {
         name: VM_MIGRATIONS,
@@ -48,7 +57,33 @@ pub(super) const OPTIONAL_KINDS: [OptionalKind; 4] = [
         plural: "workloads",
         only: Some("v1alpha1"),
     },
+    device_kind(RESOURCE_CLAIMS, "resourceclaims", Some("v1")),
+    device_kind(RESOURCE_SLICES, "resourceslices", Some("v1")),
+    device_kind(DEVICE_CLASSES, "deviceclasses", Some("v1")),
+    device_kind(DEVICE_TAINT_RULES, "devicetaintrules", None),
 ];
+
+const fn device_kind(
+    name: &'static str,
+    plural: &'static str,
+    only: Option<&'static str>,
+) -> OptionalKind {
+    OptionalKind { name, group: "resource.k8s.io", plural, only }
+}
+
+/// Whether a cluster may not serve the kind.
+pub(super) fn is_optional(kind: &str) -> bool {
+    OPTIONAL_KINDS.iter().any(|it| it.name == kind)
+}
+
+/// What an optional kind is to the cluster state.
+#[derive(Clone, Copy, Debug)]
+enum Subject {
+    Vm,
+    Migration,
+    Group(GroupKind),
+    Device(DeviceKind),
+}
 
 /// A kind that may not be served.
 #[derive(Clone, Copy, Debug)]
@@ -114,28 +149,35 @@ impl OptionalKind {
         // What was deserialized can be serialized.
         let value = serde_json::to_value(object);
         let value = Box::new(invariant_ok!(value, "watched_object_is_json").unwrap_or_default());
-        match self.group_kind() {
-            None if self.name == VM_MIGRATIONS => Change::Migration(value),
-            None => Change::Vm(value),
-            Some(kind) => Change::Group(kind, value),
+        match self.subject() {
+            Subject::Vm => Change::Vm(value),
+            Subject::Migration => Change::Migration(value),
+            Subject::Group(kind) => Change::Group(kind, value),
+            Subject::Device(kind) => Change::Device(kind, value),
         }
     }
 
-    fn group_kind(self) -> Option<GroupKind> {
+    fn subject(self) -> Subject {
         match self.name {
-            POD_GROUPS => Some(GroupKind::PodGroup),
-            WORKLOADS => Some(GroupKind::Workload),
-            _ => None,
+            VM_MIGRATIONS => Subject::Migration,
+            POD_GROUPS => Subject::Group(GroupKind::PodGroup),
+            WORKLOADS => Subject::Group(GroupKind::Workload),
+            RESOURCE_CLAIMS => Subject::Device(DeviceKind::Claim),
+            RESOURCE_SLICES => Subject::Device(DeviceKind::Slice),
+            DEVICE_CLASSES => Subject::Device(DeviceKind::Class),
+            DEVICE_TAINT_RULES => Subject::Device(DeviceKind::TaintRule),
+            _ => Subject::Vm,
         }
     }
 
     fn message(self, delta: WatchDelta<DynamicObject>) -> Message {
         match delta {
             WatchDelta::Updated(object) => Message::Change(self.change(&object)),
-            WatchDelta::Deleted(key, _) => Message::Change(match self.group_kind() {
-                None if self.name == VM_MIGRATIONS => Change::MigrationDeleted(key),
-                None => Change::VmDeleted(key),
-                Some(kind) => Change::GroupDeleted(kind, key),
+            WatchDelta::Deleted(key, _) => Message::Change(match self.subject() {
+                Subject::Vm => Change::VmDeleted(key),
+                Subject::Migration => Change::MigrationDeleted(key),
+                Subject::Group(kind) => Change::GroupDeleted(kind, key),
+                Subject::Device(kind) => Change::DeviceDeleted(kind, key),
             }),
             WatchDelta::Synced => Message::Synced(self.name),
         }

@@ -7,6 +7,7 @@ mod checker;
 #[path = "../support/objects.rs"]
 mod objects;
 
+mod devices;
 mod history;
 mod nodes;
 mod pod_affinity;

@@ -9,6 +9,7 @@ mod objects;
 
 mod affinity;
 mod changes;
+mod devices;
 mod gangs;
 mod nodes;
 mod nominations;

@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../support/checker/mod.rs"]
+mod checker;
+
 mod autoscalers;
 mod benchmark;
 mod binding;
+mod devices;
 mod drains;
 mod elastic;
 mod fault_storm;

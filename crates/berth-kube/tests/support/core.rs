@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_engine::{Policy, Timestamp};
+use berth_kube::cluster::devices::DeviceKind;
 use berth_kube::cluster::outcome::{GangOutcome, Outcome, PodExplanation, Preemption, Refusal};
 use berth_kube::cluster::pod::Key;
 use berth_kube::cluster::pod_groups::GroupKind;
@@ -68,6 +69,9 @@ impl Core {
             }
             "Pod" => drop(self.pod(object)),
             "PodDisruptionBudget" => self.cluster.put_budget(&typed(object)),
+            "ResourceClaim" => self.cluster.devices().put(DeviceKind::Claim, object),
+            "ResourceSlice" => self.cluster.devices().put(DeviceKind::Slice, object),
+            "DeviceClass" => self.cluster.devices().put(DeviceKind::Class, object),
             "PodGroup" => self.cluster.put_group(GroupKind::PodGroup, object),
             "Workload" => self.cluster.put_group(GroupKind::Workload, object),
             other => panic!("{other} is not told here"),

@@ -235,6 +235,8 @@ impl SchedulerCore {
             Change::MigrationsServed(served) => cluster.set_migrations_served(served),
             Change::Group(kind, it) => cluster.put_group(kind, &it),
             Change::GroupDeleted(kind, key) => cluster.remove_group(kind, &key),
+            Change::Device(kind, it) => cluster.devices().put(kind, &it),
+            Change::DeviceDeleted(kind, key) => cluster.devices().remove(kind, &key),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::SchedulerCore;
 use super::notifications::BIND_FAILED;
 use crate::cluster::PodState;
+use crate::cluster::pod::instance_id;
 use crate::scheduler::messages::{Action, ActionResult};
 use crate::scheduler::queue::Moment;
 
@@ -58,6 +59,17 @@ impl SchedulerCore {
                     self.nominations.remove(&uid);
                     self.cluster.clear_nomination(&uid);
                     self.queue.requeue_with_backoff(&entry, now.millis);
+                }
+            }
+            ActionResult::ClaimsSettled { uid, claims } => {
+                let id = instance_id(&uid);
+                for (claim, version) in claims {
+                    self.cluster.devices().settle(id, &claim, version);
+                }
+            }
+            ActionResult::ClaimsReleased { claims } => {
+                for (claim, version) in claims {
+                    self.cluster.devices().settle_release(&claim, version);
                 }
             }
             ActionResult::Evicted { uid, outcome } => {

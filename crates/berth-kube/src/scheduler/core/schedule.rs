@@ -56,6 +56,7 @@ impl SchedulerCore {
             Outcome::Refused(refusal) => {
                 self.notify_refusal(uid, &refusal, now, actions);
                 self.expire_nomination(uid, &refusal.pod, now, actions);
+                self.release_stuck_claims(uid, actions);
                 self.queue.requeue_with_backoff(&entry, now.millis);
                 AttemptResult::Unschedulable
             }
@@ -94,6 +95,10 @@ impl SchedulerCore {
                 AttemptResult::Unschedulable
             }
             GangOutcome::Refused(refusal) => {
+                let refused = self.cluster.pod_by_name(&refusal.pod);
+                if let Some(uid) = refused.map(|it| Arc::clone(&it.uid)) {
+                    self.release_stuck_claims(&uid, actions);
+                }
                 let summary = (refusal.code.as_str(), refusal.line.as_str());
                 self.notify_gang(gang, summary, &refusal.text(), now, actions);
                 self.queue.requeue_with_backoff(&entry, now.millis);
@@ -138,7 +143,16 @@ impl SchedulerCore {
         result
     }
 
+    /// Has claims deallocated that were left from an earlier attempt, and fit no node now.
+    fn release_stuck_claims(&mut self, uid: &Arc<str>, actions: &mut Vec<Action>) {
+        let claims = self.cluster.release_stuck_claims(uid);
+        if !claims.is_empty() {
+            actions.push(Action::ReleaseClaims { uid: Arc::clone(uid), claims });
+        }
+    }
+
     fn mark_reserved(&mut self, uid: &Arc<str>) {
+        self.cluster.mark_submitted(uid);
         self.last_notices.remove(uid);
         self.deferred_notices.remove(uid);
         if let Some(record) = self.pods.get_mut(uid) {

@@ -111,6 +111,7 @@ fn short(actions: &[Action]) -> Vec<String> {
                 format!("bind {} of {}", members.len(), gang.name)
             }
             Action::Preempt(it) => format!("preempt for {}", it.pod.name),
+            Action::ReleaseClaims { claims, .. } => format!("release {} claims", claims.len()),
             Action::ClearNomination { pod, .. } => format!("clear nomination of {}", pod.name),
             Action::NotifyUnschedulable(notice) => format!("notify {}", notice.pod.name),
             Action::Cordon { node } => format!("cordon {node}"),

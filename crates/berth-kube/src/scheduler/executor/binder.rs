@@ -46,16 +46,26 @@ enum PodLookup {
 }
 
 impl ApiExecutor {
-    /// Prepares the volumes of a pod, binds it, and reports the outcome.
+    /// Prepares the volumes and claims of a pod, binds it, and reports the outcome.
     pub(super) async fn bind_pod(&self, reservation: Reservation) {
         let began = Instant::now();
-        if !reservation.volumes.is_empty()
-            && let Err(outcome) = self.prepare_volumes(&reservation).await
-        {
-            return self.report_binding(&reservation, outcome, began).await;
-        }
-        let outcome = self.bind(&reservation).await;
+        let outcome = match self.prepare(&reservation).await {
+            Ok(()) => self.bind(&reservation).await,
+            Err(outcome) => outcome,
+        };
         self.report_binding(&reservation, outcome, began).await;
+    }
+
+    /// Prepares the volumes and claims of a pod.
+    ///
+    /// # Errors
+    /// The outcome of the binding, if they cannot be prepared.
+    pub(super) async fn prepare(&self, reservation: &Reservation) -> Result<(), BindOutcome> {
+        if !reservation.volumes.is_empty() {
+            self.prepare_volumes(reservation).await?;
+        }
+        // Last, because volumes may take minutes.
+        if reservation.devices.is_empty() { Ok(()) } else { self.prepare_claims(reservation).await }
     }
 
     /// Reports the outcome of a binding to the core, or records the event of a successful one.
@@ -65,6 +75,9 @@ impl ApiExecutor {
         outcome: BindOutcome,
         began: Instant,
     ) {
+        if !reservation.devices.is_empty() {
+            self.settle_claims(reservation, &outcome).await;
+        }
         let (pod, uid) = (&reservation.pod, Arc::clone(&reservation.uid));
         let result = match outcome {
             BindOutcome::Bound => {

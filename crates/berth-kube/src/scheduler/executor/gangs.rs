@@ -1,6 +1,6 @@
 //! Binds all pods of a gang or none, as far as the API server can tell in advance.
 //!
-//! Their volumes are prepared first; then every binding is tried as a dry run; only if none is refused
+//! Their volumes and claims are prepared first; then every binding is tried as a dry run; only if none is refused
 //! are the pods bound. A binding cannot be undone, so from then on all of them are retried until they
 //! succeed.
 
@@ -20,9 +20,9 @@ const TRIES: u32 = 8;
 impl ApiExecutor {
     pub(super) async fn bind_gang(&self, gang: &Key, members: Vec<Reservation>) {
         let began = Instant::now();
-        // All volumes before the first dry run: they may take minutes, and a dry run only tells what
-        // is true now.
-        let volumes = members.iter().map(|member| self.prepare_member_volumes(member));
+        // All volumes and claims before the first dry run: they may take minutes, and a dry run only tells
+        // what is true now.
+        let volumes = members.iter().map(|member| async { self.prepare(member).await.err() });
         let mut prepared = join_all(volumes).await;
         if prepared.iter().all(Option::is_none) {
             prepared = join_all(members.iter().map(|member| self.dry_run_binding(member))).await;
@@ -45,14 +45,6 @@ impl ApiExecutor {
             self.report_binding(member, outcome, began).await;
         });
         join_all(binds).await;
-    }
-
-    /// Prepares a member's volumes; returns an outcome if that failed.
-    async fn prepare_member_volumes(&self, member: &Reservation) -> Option<BindOutcome> {
-        if member.volumes.is_empty() {
-            return None;
-        }
-        self.prepare_volumes(member).await.err()
     }
 
     /// Tries a member's binding without effect; returns an outcome if it would fail.

@@ -4,6 +4,7 @@
 //! leads.
 
 mod binder;
+mod devices;
 mod drains;
 mod elastic;
 mod event_recorder;
@@ -140,6 +141,7 @@ impl ApiExecutor {
             Action::Bind(reservation) => self.bind_pod(*reservation).await,
             Action::BindGang { gang, members } => self.bind_gang(&gang, members).await,
             Action::Preempt(preemption) => self.preempt(*preemption).await,
+            Action::ReleaseClaims { uid, claims } => self.release_claims(&uid, claims).await,
             Action::ClearNomination { pod, uid } => self.clear_nomination(&pod, &uid).await,
             Action::NotifyUnschedulable(notice) => self.inner.events.record_unschedulable(notice),
             Action::Cordon { node } => self.cordon_node(&node).await,

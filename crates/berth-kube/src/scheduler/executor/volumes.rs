@@ -1,7 +1,7 @@
 //! Prepares the volumes of a pod before it is bound: assigns claims the chosen volumes, or tells the
 //! provisioner the selected node, and waits until the claims are bound.
 //!
-//! Claims are bound by Kubernetes' own controllers. Every write is guarded by the resource version of
+//! Claims of volumes are bound by Kubernetes' own controllers. Every write is guarded by the resource version of
 //! the object that the decision was based on.
 
 use std::sync::Arc;

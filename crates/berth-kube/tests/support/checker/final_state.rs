@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Violation;
+use super::devices::check_devices;
 use super::facts::{Node, Pod};
 use super::requests::{Amounts, add};
 use super::rules::{PodFindings, clashing, facts, gang, placement};
@@ -58,6 +59,7 @@ pub(crate) fn check_final(nodes: &[Value], pods: &[Value], others: &[Value]) -> 
         world.bind_again(pod);
     }
     found.extend(check_gangs(pods, others));
+    found.extend(check_devices(&world, pods, others));
     found
 }
 

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, unused_imports, reason = "every test binary uses some of it")]
 
+mod devices;
 mod facts;
 mod final_state;
 mod pod_affinity;
