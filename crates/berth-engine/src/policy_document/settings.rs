@@ -17,7 +17,7 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 46] = [
+const KEYS: [(&str, &str, &str); 47] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
