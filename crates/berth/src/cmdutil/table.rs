@@ -271,7 +271,8 @@ impl Table {
         let hidden = self.header.iter().skip(readable.len());
         let hidden = hidden.map(|title| title.trim_start_matches('>').to_owned()).collect();
         widths.truncate(readable.len());
-        shrink(&mut widths, &readable, with_gaps(&widths).saturating_sub(width));
+        let excess = with_gaps(&widths).saturating_sub(width);
+        shrink(&mut widths, &readable, excess);
         let cut = |row: &Vec<Cell>| {
             let cells = row.iter().zip(&widths);
             cells.map(|(cell, &width)| Cell { text: shorten(&cell.text, width), ..*cell }).collect()

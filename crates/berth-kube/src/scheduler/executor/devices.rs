@@ -38,6 +38,7 @@ impl From<ApiFailure> for StepError {
         match failure {
             ApiFailure::Conflict(reason)
             | ApiFailure::RetryLater { reason, .. }
+            | ApiFailure::Forbidden(reason)
             | ApiFailure::Unknown(reason) => Self::Retry(reason),
             ApiFailure::NotFound(reason) | ApiFailure::Rejected(reason) => Self::Failed(reason),
         }

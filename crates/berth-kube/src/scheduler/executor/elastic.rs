@@ -96,7 +96,9 @@ impl ApiExecutor {
                     return not_stored(in_doubt, reason);
                 }
                 ApiFailure::Conflict(_) => {}
-                ApiFailure::RetryLater { .. } => tokio::time::sleep(backoff_delay(attempt)).await,
+                ApiFailure::RetryLater { .. } | ApiFailure::Forbidden(_) => {
+                    tokio::time::sleep(backoff_delay(attempt)).await;
+                }
                 ApiFailure::Unknown(_) => {
                     in_doubt = true;
                     tokio::time::sleep(backoff_delay(attempt)).await;

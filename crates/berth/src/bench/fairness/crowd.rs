@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use super::load::{Flood, Load, TENANTS_OF_TOKEN};
 use crate::bench::connection::HttpConnection;
