@@ -5,6 +5,7 @@
 //! nodes with nothing on them but those of its own members that are placed already. The fleet itself
 //! is never changed. Where the search is cut short, waiting may help.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::batch::{Batch, largest_first};
@@ -285,6 +286,9 @@ fn hosts_of(engine: &Engine, class: &InstanceRequest, now: Timestamp) -> Vec<Hos
     hosts.collect()
 }
 
+/// A node by how many it holds, the roomiest first.
+type Roomiest = (Reverse<usize>, NodeIndex);
+
 /// The nodes to copy, and whether these are all: of too many, the roomiest of each rack in turns.
 fn nodes_to_copy(hosts: &[Vec<Host>]) -> (Vec<NodeIndex>, bool) {
     let mut found: BTreeMap<NodeIndex, (u32, u32, usize)> = BTreeMap::new();
@@ -295,10 +299,9 @@ fn nodes_to_copy(hosts: &[Vec<Host>]) -> (Vec<NodeIndex>, bool) {
     if found.len() <= NODES_COPIED {
         return (found.into_keys().collect(), true);
     }
-    let mut racks: BTreeMap<(u32, u32), Vec<(std::cmp::Reverse<usize>, NodeIndex)>> =
-        BTreeMap::new();
+    let mut racks: BTreeMap<(u32, u32), Vec<Roomiest>> = BTreeMap::new();
     for (index, (zone, rack, holds)) in found {
-        racks.entry((zone, rack)).or_default().push((std::cmp::Reverse(holds), index));
+        racks.entry((zone, rack)).or_default().push((Reverse(holds), index));
     }
     let mut in_turns: Vec<(usize, NodeIndex)> = Vec::new();
     for nodes in racks.values_mut() {

@@ -44,9 +44,7 @@ fn draw_pod(rng: &mut Rng, pool: &str, number: usize) -> Value {
     let mut made = template(pool, &app, cpu, [64, 256, 1_024][rng.usize(..3)]);
     let other = format!("app-{}", rng.u8(..8));
     let topology = [ZONE, HOST][rng.usize(..2)];
-    let term = |app: &str, topology: &str| {
-        json!([{ "labelSelector": { "matchLabels": { "app": app } }, "topologyKey": topology }])
-    };
+    let term = |app: &str, topology: &str| json!([{ "labelSelector": { "matchLabels": { "app": app } }, "topologyKey": topology }]);
     let spec = &mut made["spec"];
     if rng.u8(..4) == 0 {
         spec["tolerations"] = json!([{ "key": "dedicated", "operator": "Exists" }]);

@@ -98,7 +98,9 @@ async fn provision(api: ApiServer, namespace: String) {
     loop {
         for claim in api.list("PersistentVolumeClaim", &namespace).await {
             let at = (text(&claim, "/metadata/namespace"), text(&claim, "/metadata/name"));
-            let Some(node) = claim["metadata"]["annotations"][SELECTED_NODE].as_str() else { continue };
+            let Some(node) = claim["metadata"]["annotations"][SELECTED_NODE].as_str() else {
+                continue;
+            };
             if !text(&claim, "/spec/volumeName").is_empty() {
                 continue;
             }
@@ -109,7 +111,8 @@ async fn provision(api: ApiServer, namespace: String) {
             }
             let uid = text(&claim, "/metadata/uid");
             let mut volume = local_volume(&format!("pvc-{uid}"), node);
-            volume["metadata"]["annotations"] = json!({ "pv.kubernetes.io/provisioned-by": PROVISIONER });
+            volume["metadata"]["annotations"] =
+                json!({ "pv.kubernetes.io/provisioned-by": PROVISIONER });
             let spec = &mut volume["spec"];
             spec["persistentVolumeReclaimPolicy"] = "Retain".into();
             spec["storageClassName"] = "real-late".into();
@@ -141,7 +144,8 @@ pub(crate) async fn volumes_are_provisioned_where_pods_are_placed(cluster: &Clus
     cluster.api.create(class).await;
     let provisioner = tokio::spawn(provision(cluster.api.clone(), name.to_owned()));
     let mut made = template(name, "late", 1_000, 64);
-    made["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "data", "mountPath": "/data" }]);
+    made["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "data", "mountPath": "/data" }]);
     let mut set = stateful_set(name, 6, &made);
     set["spec"]["podManagementPolicy"] = "Parallel".into();
     set["spec"]["volumeClaimTemplates"] = json!([{

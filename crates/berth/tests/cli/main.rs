@@ -138,7 +138,10 @@ fn a_file_of_nodes_is_taken_whole_or_not_at_all() {
     let node = |id: &str| serde_json::json!({"id": id, "capacity": {"cpu_milli": 8000, "memory_mib": 4096, "disk_mib": 10, "bandwidth_mbps": 0}});
     std::fs::write(&path, serde_json::json!([node("a"), node("b")]).to_string()).unwrap();
     let file = path.to_str().unwrap();
-    assert_eq!(server.said(&["nodes", "import", file]), "2 added, 0 changed, 0 unchanged\n");
+    let imported = server.said(&["nodes", "import", file]);
+    let (counts, owned) = imported.split_once('\n').unwrap();
+    assert_eq!(counts, "2 added, 0 changed, 0 unchanged");
+    assert!(owned.starts_with("the file owns") && owned.contains("capacity.cpu_milli"), "{owned}");
     let mut wrong = node("c");
     wrong["colour"] = "red".into();
     std::fs::write(&path, serde_json::json!([node("d"), wrong]).to_string()).unwrap();

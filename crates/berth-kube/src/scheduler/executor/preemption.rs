@@ -91,9 +91,8 @@ impl ApiExecutor {
         match patched {
             // After a conflict: the deletion below names the uid, so a recreated pod is safe.
             Ok(_)
-            | Err(
-                ApiFailure::Conflict(_) | ApiFailure::Forbidden(_) | ApiFailure::Rejected(_),
-            ) => {}
+            | Err(ApiFailure::Conflict(_) | ApiFailure::Forbidden(_) | ApiFailure::Rejected(_)) => {
+            }
             Err(ApiFailure::NotFound(_)) => return Ok(()),
             Err(failure) => return Err(failure),
         }
