@@ -52,7 +52,7 @@ async fn the_fleet_page_shows_nodes_use_and_decisions_and_escapes_names() {
         "<b>1</b> instance",
         "no_capacity_memory",
         "none of 3 nodes can take it",
-        "ask for less memory, release instances, or add a node",
+        "ask for less memory, or add a node",
         "u0 cordoned",
         "Waiting <small>1</small>",
         "href=\"/decisions/",
