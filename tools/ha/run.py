@@ -57,6 +57,13 @@ class Round:
         """What Berth added to the time that the database needed."""
         return max(0.0, self.recovery_s - self.database_s)
 
+    @property
+    def parts_s(self) -> tuple[float, float, float]:
+        """The recovery, divided: Patroni until the promotion, PostgreSQL until it commits, and Berth."""
+        database_s = min(self.database_s, self.recovery_s)
+        patroni_s = min(self.promotion_s or 0.0, database_s)
+        return patroni_s, database_s - patroni_s, self.own_s
+
 
 class Probe(threading.Thread):
     """Finds out without Berth when the database is back: has it a primary, and does that commit?"""
@@ -281,6 +288,7 @@ def _print_summary(rounds: list[Round], history: History, ttl_s: int) -> None:
             print(f"{kind:<20}{len(of_kind):>7}" + _columns(of_kind))
     if rounds:
         print(f"{'all':<20}{len(rounds):>7}" + _columns(rounds))
+        _print_shares(rounds)
     retried = ", ".join(f"{count} × {reason}" for reason, count in history.retried.most_common())
     print(f"\nPatroni's ttl: {ttl_s} s. Attempts that were retried: {retried or 'none'}.")
     expected = history.expected()
@@ -289,6 +297,15 @@ def _print_summary(rounds: list[Round], history: History, ttl_s: int) -> None:
     for violation in history.violations[:50]:
         print(f"VIOLATION: {violation}")
     print("PASSED: nothing lost, given twice or oversold" if not history.violations else "FAILED")
+
+
+def _print_shares(rounds: list[Round]) -> None:
+    """Who is to blame for the recovery times."""
+    total_s = sum(one.recovery_s for one in rounds) or 1.0
+    names = ("Patroni until it promotes", "PostgreSQL until it commits", "Berth itself")
+    sums = [sum(one.parts_s[part] for one in rounds) for part in range(len(names))]
+    shares = [f"{name} {100 * part_s / total_s:.0f} %" for name, part_s in zip(names, sums)]
+    print(f"\nOf all recovery time: {', '.join(shares)}.")
 
 
 def _columns(rounds: list[Round]) -> str:
