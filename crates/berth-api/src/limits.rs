@@ -230,7 +230,8 @@ pub fn reference() -> String {
          separators and no characters that change the direction of writing; only policies have several lines.\n\n\
          A stored workload that exceeds a limit of a newer Berth is *quarantined*: it stays as it is, its members keep\n\
          running, its state is `degraded` with the code `quarantined`, and nothing is placed for it until it is stored\n\
-         again or removed. A waiting request that exceeds one is closed as `refused`.\n\n\
+         again or removed. A waiting request that exceeds one is closed as `refused`, with the event `ticket.quarantined`.\n\
+         The ledger checks every operation, too, whoever sends it.\n\n\
          | Object | Field | At most |\n|---|---|---|\n",
     );
     for object in objects() {

@@ -8,6 +8,7 @@ pub mod access;
 pub mod config;
 pub mod http;
 pub mod metrics;
+mod pacing;
 mod pages;
 pub mod policy_file;
 pub mod problem;

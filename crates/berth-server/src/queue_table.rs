@@ -5,6 +5,7 @@
 use berth_control::queue_table::{QueueRow, QueueSection, RowLimit};
 
 use crate::http::PIECES_WAITING;
+use crate::pacing::HELD_MAX;
 use crate::serve::{BACKLOG, STREAMS_MAX};
 
 /// The rows of the server.
@@ -33,6 +34,12 @@ const ROWS: &[QueueRow] = &[
         name: "the body of a request",
         limit: RowLimit::Setting(&["http.body_limit", "http.import_limit"], "bytes"),
         at_limit: "413 `body_too_large`; while `limits.in_flight` is reached, a placement is refused before its body is read",
+        metric: "",
+    },
+    QueueRow {
+        name: "answers 429 to a tenant that asks for a placement again and again though it is turned away, each of which waits 100 ms",
+        limit: RowLimit::Fixed(HELD_MAX, "answers"),
+        at_limit: "further ones are given at once",
         metric: "",
     },
     QueueRow {

@@ -7,6 +7,7 @@ use berth_control::{ControlOptions, ControlPlane, StartError};
 
 use crate::access::AccessControl;
 use crate::metrics::HttpMetrics;
+use crate::pacing::Pacing;
 
 /// The state of the HTTP server; cheap to clone.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub struct AppState {
     pub access: Arc<AccessControl>,
     /// What the HTTP layer counts.
     pub metrics: Arc<HttpMetrics>,
+    /// Who asks again and again though it is turned away.
+    pub(crate) pacing: Arc<Pacing>,
 }
 
 impl AppState {
@@ -30,7 +33,7 @@ impl AppState {
         let access = Arc::new(AccessControl { no_sign_in, clock, ..AccessControl::default() });
         options.followers.extend(access.followers());
         let control = ControlPlane::start(options)?;
-        Ok(Self { control, access, metrics: Arc::default() })
+        Ok(Self { control, access, metrics: Arc::default(), pacing: Arc::default() })
     }
 }
 

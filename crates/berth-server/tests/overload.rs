@@ -149,6 +149,31 @@ async fn a_tenant_that_fills_the_queue_gets_429_and_others_are_let_in() {
     setup.stop().await;
 }
 
+/// The first rejections in a row come at once, further ones take a tenth of a second each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "how long an answer takes is what is tested")]
+async fn a_tenant_that_asks_again_at_once_is_slowed_down_until_it_is_let_in() {
+    let mut setup = Setup::new(20).await;
+    let heavy = setup.server.tenant("heavy").await;
+    for number in 0..16 {
+        setup.send_waiting(&heavy, small_request_of("heavy", &format!("h{number}"))).await;
+    }
+    let body = small_request_of("heavy", "one-more");
+    let turned_away = async |times: u32| {
+        let began = std::time::Instant::now();
+        for _ in 0..times {
+            setup.server.post(&heavy, "/v1/placements", &body).await.problem(429, "tenant_busy");
+        }
+        began.elapsed()
+    };
+    turned_away(20).await;
+    let took = turned_away(6).await;
+    assert!(took >= std::time::Duration::from_millis(600), "{took:?}");
+    setup.release().await;
+    setup.server.post(&heavy, "/v1/placements", &body).await.expect(201);
+    setup.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_placement_is_turned_away_before_its_body_is_read() {
     let mut setup = Setup::new(5).await;

@@ -91,7 +91,6 @@ async fn the_page_of_a_decision_says_what_was_asked_and_why_not() {
     assert!(!refused.text.contains("<b>bold"), "{}", refused.text);
     let granted = server.get(&operator, &path(1)).await.expect(200);
     assert!(granted.text.contains("Which node won"), "{}", granted.text);
-
     // A tenant sees its own, without what is not its business.
     let tenant = server.token(Role::Tenant).await;
     let seen = server.get(&tenant, &path(0)).await.expect(200);
@@ -100,6 +99,57 @@ async fn the_page_of_a_decision_says_what_was_asked_and_why_not() {
     let other = server.tenant("other").await;
     let hidden = server.get(&other, &path(0)).await.expect(404);
     assert!(hidden.text.contains("there is no such thing"), "{}", hidden.text);
+    server.stop().await;
+}
+
+/// What stands between two texts, the second after the first.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("{start} in {text}"));
+    rest.split_once(end).unwrap_or_else(|| panic!("{end} after {start} in {text}")).0
+}
+
+/// The cells of a row that begins with this header.
+fn cells<'a>(table: &'a str, header: &str) -> Vec<&'a str> {
+    let row = between(table, &format!("<th scope=\"row\">{header}</th>"), "</tr>");
+    row.split("<td class=\"number\">").skip(1).map(|cell| cell.trim_end_matches("</td>")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_of_a_past_success_has_terms_runner_up_and_the_filters_that_were_passed() {
+    let server = Server::start().await;
+    let operator = server.token(Role::Operator).await;
+    for node in ["n1", "n2", "n3"] {
+        server.add_node(node).await;
+    }
+    server.post(&operator, "/v1/nodes/n3/cordon", &json!({})).await.expect(200);
+    let placed = server.post(&operator, "/v1/placements", &request(1024)).await.expect(201).json();
+    assert_eq!(placed["instances"][0]["node"], "n1", "{placed}");
+    let ids = server.get(&operator, "/v1/decisions").await.each("id");
+    let path = format!("/decisions/{}", ids[0].as_str().unwrap());
+    let page = server.get(&operator, &format!("{path}?explain=true")).await.expect(200).text;
+
+    let table = between(&page, "<table class=\"terms\">", "</table>");
+    for node in ["n1", "n2"] {
+        assert!(table.contains(&format!("<th scope=\"col\">{node}</th>")), "{table}");
+    }
+    // The same terms as the API has, for both.
+    let explained = server.get(&operator, &format!("/v1{path}/explain")).await.expect(200).json();
+    let terms = explained["explanation"]["winner"]["terms"].as_array();
+    let terms = terms.unwrap_or_else(|| panic!("{explained}"));
+    assert!(terms.len() > 3, "{terms:?}");
+    let named = terms.iter().map(|term| term["scorer"].as_str().unwrap());
+    for scorer in named.chain(["total"]) {
+        let points = cells(table, scorer);
+        assert_eq!(points.len(), 2, "{scorer} in {table}");
+        assert!(points.iter().all(|it| it.chars().any(|c| c.is_ascii_digit())), "{points:?}");
+    }
+    assert!(page.contains("2 of 3 nodes could take it"), "{page}");
+    let removed = between(&page, "<h3>Nodes that could not take it</h3>", "</ul>");
+    assert!(removed.contains("<li>node-active: 1</li>"), "{removed}");
+    let passed = between(&page, "<summary>Filters that it passed</summary>", "</details>");
+    for filter in ["node-active", "memory", "disk", "traits"] {
+        assert!(passed.contains(filter), "{filter} in {passed}");
+    }
     server.stop().await;
 }
 

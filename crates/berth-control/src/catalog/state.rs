@@ -340,6 +340,7 @@ impl CatalogState {
             | EventBody::SchedulingRecovered { .. }
             | EventBody::ReportRefused { .. }
             | EventBody::PolicyQuarantined { .. }
+            | EventBody::TicketQuarantined { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }

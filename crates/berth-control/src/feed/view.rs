@@ -281,6 +281,7 @@ fn about(body: &EventBody) -> (Option<Text>, Option<NodeId>) {
         | EventBody::TenantRemoved { tenant }
         | EventBody::SchedulingFailed { tenant, .. }
         | EventBody::SchedulingRecovered { tenant, .. }
+        | EventBody::TicketQuarantined { tenant, .. }
         | EventBody::WorkloadChanged { tenant, .. } => (Some(Text::clone(tenant)), None),
         EventBody::SecretsChanged { tenant, .. } => (tenant.clone(), None),
         EventBody::GroupRemoved { .. }

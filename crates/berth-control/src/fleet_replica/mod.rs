@@ -276,6 +276,7 @@ impl FleetReplica {
             | EventBody::SchedulingRecovered { .. }
             | EventBody::ReportRefused { .. }
             | EventBody::PolicyQuarantined { .. }
+            | EventBody::TicketQuarantined { .. }
             | EventBody::DocumentChanged { .. }
             | EventBody::Drift { .. } => {}
         }

@@ -15,7 +15,7 @@ use super::tickets;
 use crate::caller::Caller;
 use crate::clock::moment;
 use crate::control_plane::ControlPlane;
-use crate::error::{ControlError, ControlResult};
+use crate::error::ControlResult;
 use crate::loop_runner::BackgroundLoop;
 use crate::patience::read_within_patience;
 use crate::placer::{AttemptOrder, OrderedAttempt};
@@ -171,9 +171,7 @@ async fn try_ticket(
     let ticket = &stored.ticket;
     if stored.oversized {
         let excess = "it has too many instances, affinity rules or regular expressions";
-        let problem = ControlError::quarantined("the waiting request", excess).into_problem();
-        let state = TicketState::Refused;
-        tickets::close(control, &ticket.id, state, None, Some(problem)).await?;
+        tickets::quarantine(control, &ticket.id, excess).await?;
         return Ok(Tried::Over);
     }
     let request = stored.attempt_request();
@@ -192,6 +190,10 @@ async fn try_ticket(
             let may_help = problem.retry.unwrap_or(false);
             control.queue.record_attempt(&ticket.id, problem);
             Ok(Tried::NoRoom { may_help })
+        }
+        Attempt::Quarantined(excess) => {
+            tickets::quarantine(control, &ticket.id, &excess).await?;
+            Ok(Tried::Over)
         }
         Attempt::Never(problem) => {
             let state = TicketState::Refused;

@@ -40,6 +40,8 @@ pub(super) enum Attempt {
     NoRoom(Problem),
     /// Not ever.
     Never(Problem),
+    /// An earlier version accepted it, and this one does not: which limit it exceeds.
+    Quarantined(String),
     /// The ledger does not know.
     Unknown(LedgerError),
 }
@@ -186,7 +188,7 @@ async fn answer_with_ticket(
             Attempt::Placed(placed) => record_grant(control, stored, placed).await?,
             Attempt::Unknown(error) => return Err(ControlError::from(error)),
             // What was granted is over by now; the request goes on waiting.
-            Attempt::NoRoom(_) | Attempt::Never(_) => {}
+            Attempt::NoRoom(_) | Attempt::Never(_) | Attempt::Quarantined(_) => {}
         }
     }
     Ok(Outcome::Waits(ticket))
@@ -221,8 +223,7 @@ pub(super) async fn try_waiting(
     let caller = Caller::local("queue");
     // An earlier version may have accepted more than this one.
     if let Err(excess) = request.check_stored() {
-        let error = ControlError::quarantined("the waiting request", &excess.to_string());
-        return Attempt::Never(error.into_problem());
+        return Attempt::Quarantined(excess.to_string());
     }
     let mut prepared = match prepare(control, &caller, request.clone(), None).await {
         Ok(prepared) => prepared,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use berth_api::limits::Limited as _;
 use berth_api::{PlaceRequest, Placed, Problem, Ticket, TicketState};
 use berth_ledger::{
-    Answer, Expect, ForTenants, IfUnanswered, LedgerError, Micros, Op, Outcome, Text, TicketAnswer,
-    Verdict, invariant_ok,
+    Answer, DocumentWrite, Expect, ForTenants, IfUnanswered, LedgerError, Micros, Op, Outcome,
+    QuarantinedTicket, Text, TicketAnswer, Verdict, WithDocuments, invariant_ok,
 };
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -231,6 +231,36 @@ pub(super) async fn close(
     placed: Option<Placed>,
     problem: Option<Problem>,
 ) -> Result<bool, LedgerError> {
+    close_with(control, id, state, (placed, problem), put_document).await
+}
+
+/// Closes a ticket that exceeds a limit of this version, and logs which.
+pub(super) async fn quarantine(
+    control: &ControlPlane,
+    id: &str,
+    excess: &str,
+) -> Result<bool, LedgerError> {
+    let problem = ControlError::quarantined("the waiting request", excess).into_problem();
+    let Some(known) = control.queue.tickets.get(id) else { return Ok(false) };
+    let event = QuarantinedTicket {
+        tenant: Text::from(known.value.ticket.tenant.as_str()),
+        ticket: Text::from(id),
+        excess: Text::from(excess),
+    };
+    let with_event = |put: DocumentWrite| {
+        let (op, documents) = (Op::QuarantineTicket(event.clone()), vec![put]);
+        Op::WithDocuments(Box::new(WithDocuments { op, documents }))
+    };
+    close_with(control, id, TicketState::Refused, (None, Some(problem)), with_event).await
+}
+
+async fn close_with(
+    control: &ControlPlane,
+    id: &str,
+    state: TicketState,
+    (placed, problem): (Option<Placed>, Option<Problem>),
+    op: impl Fn(DocumentWrite) -> Op,
+) -> Result<bool, LedgerError> {
     loop {
         let known = control.queue.tickets.get(id);
         let Some(known) = known.filter(|known| known.value.is_open()) else { return Ok(false) };
@@ -242,8 +272,8 @@ pub(super) async fn close(
         if stored.ticket.request.check_stored().is_err() {
             stored.ticket.request.instances.clear();
         }
-        let answer = control.submit(put(&stored, Expect::Revision(known.revision))?).await?;
-        if answer == Answer::Outcome(Outcome::Done) {
+        let op = op(write(&stored, Expect::Revision(known.revision))?);
+        if control.submit(op).await? == Answer::Outcome(Outcome::Done) {
             control.queue.tickets.put(id, stored, known.revision + 1);
             return Ok(true);
         }
@@ -318,8 +348,16 @@ fn ticket_answer(stored: &TicketRecord, closed: Option<String>) -> TicketAnswer 
 }
 
 fn put(stored: &TicketRecord, expect: Expect) -> Result<Op, LedgerError> {
+    write(stored, expect).map(put_document)
+}
+
+fn put_document(DocumentWrite { kind, id, body, expect }: DocumentWrite) -> Op {
+    Op::PutDocument { kind, id, body, expect }
+}
+
+fn write(stored: &TicketRecord, expect: Expect) -> Result<DocumentWrite, LedgerError> {
     let body = serde_json::to_string(stored);
     let body = body.map_err(|error| LedgerError::Corrupt(error.to_string()))?;
     let id = Text::from(stored.ticket.id.as_str());
-    Ok(Op::PutDocument { kind: Text::from(KIND), id, body, expect })
+    Ok(DocumentWrite { kind: Text::from(KIND), id, body, expect })
 }

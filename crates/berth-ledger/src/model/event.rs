@@ -309,6 +309,17 @@ pub enum EventBody {
         /// How long it may be, in bytes.
         limit: u64,
     },
+    /// A waiting request exceeded a limit of this version, and was closed as refused.
+    #[serde(rename = "ticket.quarantined")]
+    TicketQuarantined {
+        /// The tenant.
+        #[serde(rename = "owner", alias = "tenant")]
+        tenant: Text,
+        /// The ticket.
+        ticket: Text,
+        /// Which limit it exceeded: the field, what was found and what is accepted.
+        excess: Text,
+    },
     /// A document was stored, changed or removed. The content is left out, since it may be secret.
     #[serde(rename = "document.changed")]
     DocumentChanged {

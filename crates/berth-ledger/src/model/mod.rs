@@ -40,7 +40,7 @@ pub use receipt::{DecisionOutcome, DecisionRecord, PlacedInstance, writer_of_cha
 pub(crate) use receipt::{REFUSALS, link, pack as pack_decisions, unpack as unpack_decisions};
 pub use refusal_detail::RefusalDetail;
 pub use service::{
-    AuditEntry, AuditFilter, Audited, Document, Expect, IfUnanswered, QuotaUse, StoredPolicy,
-    TenantUse, TicketAnswer,
+    AuditEntry, AuditFilter, Audited, Document, Expect, IfUnanswered, QuarantinedTicket, QuotaUse,
+    StoredPolicy, TenantUse, TicketAnswer,
 };
 pub use tenant::{ForTenants, StartTenantRemoval, TenantClaim, TenantHoldings, TenantRemoval};

@@ -14,7 +14,7 @@ use super::elastic::{Bounds, DocumentWrite, Hold, PermitOperation, Switch, WithD
 use super::plan::{Plan, PlannedClaim};
 use super::pool::Pool;
 use super::receipt::DecisionRecord;
-use super::service::{Audited, Expect, IfUnanswered};
+use super::service::{Audited, Expect, IfUnanswered, QuarantinedTicket};
 use super::tenant::{ForTenants, StartTenantRemoval};
 
 /// A step in a claim's life, by the holder of its fence.
@@ -488,6 +488,8 @@ pub enum Op {
         /// What must be stored now.
         expect: Expect,
     },
+    /// Logs that a waiting request exceeds a limit of this version.
+    QuarantineTicket(QuarantinedTicket),
     /// Records decisions that claimed nothing.
     Record(Vec<DecisionRecord>),
     /// Counts unmet demand.

@@ -87,6 +87,17 @@ pub struct TicketAnswer {
     pub closed: Option<String>,
 }
 
+/// A waiting request that an earlier version accepted and this one does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantinedTicket {
+    /// The tenant.
+    pub tenant: Text,
+    /// The ticket.
+    pub ticket: Text,
+    /// Which limit it exceeds: the field, what was found and what is accepted.
+    pub excess: Text,
+}
+
 /// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {

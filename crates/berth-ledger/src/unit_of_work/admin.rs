@@ -1,18 +1,18 @@
 //! What operators and agents define: nodes, groups, volumes, pools, quotas, workloads, policies.
 
+use berth_engine::limits::Limited as _;
 use berth_engine::{
     Amounts, FactChange, FactLayer, Group, MeasuredLoad, NodeFacts, NodeId, NodeState, Room,
 };
 
 use super::UnitOfWork;
-use super::limits;
 use super::rows::{
     ClassRow, DocumentRow, FactsRow, GroupRow, NodeRow, PoolRow, TenantRow, generation_of,
     removed_generation_key,
 };
 use crate::model::{
-    DecisionOutcome, DecisionRecord, EventBody, Expect, Op, Outcome, Pool, Quota, Text,
-    UnmetDemand, Workload,
+    DecisionOutcome, DecisionRecord, EventBody, Expect, Op, Outcome, Pool, QuarantinedTicket,
+    Quota, Text, UnmetDemand, Workload,
 };
 
 /// The key under which equal unmet demand is counted.
@@ -29,9 +29,6 @@ impl UnitOfWork {
     pub(super) fn administer(&mut self, op: &Op) -> Outcome {
         if let Some(name) = name_of(op).filter(|name| name.contains('\0')) {
             return Outcome::Impossible(format!("{name:?} contains a NUL character; leave it out"));
-        }
-        if let Some(excess) = limits::excess(op) {
-            return Outcome::Impossible(excess.to_string());
         }
         if let Some(tenant) = self.tenant_in_removal(op) {
             return Outcome::TenantRemoving(tenant);
@@ -62,6 +59,11 @@ impl UnitOfWork {
                 self.put_document(kind, id, body, *expect)
             }
             Op::RemoveDocument { kind, id, expect } => self.remove_document(kind, id, *expect),
+            Op::QuarantineTicket(ticket) => {
+                let QuarantinedTicket { tenant, ticket, excess } = ticket.clone();
+                self.events.push(EventBody::TicketQuarantined { tenant, ticket, excess });
+                Outcome::Done
+            }
             Op::Record(decisions) => self.record(decisions),
             Op::Demand(demand) => self.count_demand(demand),
             Op::StartTenantRemoval(start) => self.start_tenant_removal(start),
@@ -210,6 +212,10 @@ impl UnitOfWork {
     fn store_facts(&mut self, facts: &NodeFacts) -> Outcome {
         if let Err(invalid) = facts.validate() {
             return Outcome::Impossible(invalid.to_string());
+        }
+        // Two layers that are within the limits may be beyond them together.
+        if let Err(excess) = facts.check_stored() {
+            return Outcome::Impossible(excess.to_string());
         }
         let same = self.rows.facts.get(&facts.id).is_some_and(|old| {
             let aged = NodeFacts { heartbeat_at: facts.heartbeat_at, ..old.facts.clone() };

@@ -103,6 +103,9 @@ impl UnitOfWork {
 
     /// Applies one operation. One that fails changes nothing.
     pub(crate) fn apply(&mut self, op: &Op) -> Answer {
+        if let Err(excess) = limits::check(op) {
+            return limits::refusal(op, &excess);
+        }
         match op {
             Op::Commit(plan) => self.commit(plan),
             Op::DryRun(plan, assumed) => self.dry_run(plan, assumed),
@@ -147,6 +150,7 @@ impl UnitOfWork {
             | Op::ActivatePolicy { .. }
             | Op::PutDocument { .. }
             | Op::RemoveDocument { .. }
+            | Op::QuarantineTicket(_)
             | Op::Record(_)
             | Op::Demand(_)
             | Op::StartTenantRemoval(_)

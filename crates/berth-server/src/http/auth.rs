@@ -84,13 +84,19 @@ pub(crate) async fn authenticate(
             let admitted = check_load(&state, &caller, request.method(), path)
                 .and_then(|()| admit_change(&state, &caller, request.method(), path))
                 .and_then(|()| enter_request(&state, &caller, request.method(), path));
-            let place = match admitted {
-                Ok(place) => place,
-                Err(error) => return error.into_response(),
+            let is_paced = caller.is_tenant() && is_placement(request.method(), path);
+            let paced = is_paced.then(|| caller.clone());
+            let (response, place) = match admitted {
+                Ok(place) => {
+                    request.extensions_mut().insert(caller);
+                    (next.run(request).await, place)
+                }
+                Err(error) => (error.into_response(), None),
             };
-            request.extensions_mut().insert(caller);
-            let response = next.run(request).await;
             drop(place);
+            if let Some(caller) = paced {
+                state.pacing.pace(&caller, response.status()).await;
+            }
             return response;
         }
         (_, Some(caller)) if is_page(path) => {
@@ -109,10 +115,14 @@ fn check_load(
     method: &Method,
     path: &str,
 ) -> Result<(), ApiError> {
-    match *method == Method::POST && path == "/v1/placements" {
+    match is_placement(method, path) {
         true => Ok(state.control.check_admission(caller)?),
         false => Ok(()),
     }
+}
+
+fn is_placement(method: &Method, path: &str) -> bool {
+    *method == Method::POST && path == "/v1/placements"
 }
 
 /// A place among the tenant's requests. Placements are admitted by the claim path, and what waits for
@@ -123,8 +133,7 @@ fn enter_request(
     method: &Method,
     path: &str,
 ) -> Result<Option<TenantRequest>, ApiError> {
-    let is_admitted_elsewhere = path == "/v1/placements" && *method == Method::POST;
-    if is_admitted_elsewhere || path.ends_with("/stream") || path == "/v1/queue/{id}" {
+    if is_placement(method, path) || path.ends_with("/stream") || path == "/v1/queue/{id}" {
         return Ok(None);
     }
     let is_read = *method == Method::GET || *method == Method::HEAD;

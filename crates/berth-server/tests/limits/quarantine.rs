@@ -174,8 +174,23 @@ async fn a_waiting_request_beyond_a_limit_is_closed_with_the_reason_and_others_a
         assert_eq!(closed["problem"]["code"], "quarantined", "{closed}");
         assert_eq!(closed["request"]["instances"], json!([]), "{closed}");
     }
+    let events = server.get(&operator, "/v1/events?kinds=ticket.quarantined").await.expect(200);
+    let events = events.json();
+    for (id, what) in [("lists", "networks"), ("rules", "affinity")] {
+        let found: Vec<&Value> = events["items"].as_array().unwrap().iter().collect();
+        let of_ticket: Vec<_> =
+            found.iter().filter(|event| event["body"]["ticket"] == id).collect();
+        let [event] = of_ticket.as_slice() else { panic!("one event of {id}: {events}") };
+        assert_eq!(event["body"]["tenant"], "acme", "{event}");
+        let excess = event["body"]["excess"].as_str().unwrap();
+        assert!(excess.contains(what), "{excess}");
+    }
     // What is only no longer accepted in a text harms nobody.
     wait_until("the other is granted", async || read("small").await["state"] == "granted").await;
+    // It is in the tenant's own log, and said once.
+    let tenant = server.tenant("acme").await;
+    let mine = server.get(&tenant, "/v1/events?kinds=ticket.quarantined").await.expect(200);
+    assert_eq!(mine.json()["items"].as_array().unwrap().len(), 2);
     server.stop().await;
 }
 

@@ -1,7 +1,7 @@
 //! The limits of the fields of the engine's own types.
 
 use super::table::{self, NAME};
-use super::{LimitExceeded, check_length};
+use super::{Limit, LimitExceeded, check_length};
 use crate::limit_fields;
 use crate::model::{
     BootOutcome, Elastic, Group, InstanceRequest, Locality, Network, NodeFacts, Override,
@@ -45,6 +45,31 @@ limit_fields!(NodeFacts {
     watermarks,
     load,
 } within table::NODE_BYTES);
+
+// An instance as it is stored: what callers send has the limits of its own type in the API.
+limit_fields!(InstanceRequest {
+    name: NAME,
+    tenant: NAME,
+    env: NAME,
+    workload: NAME,
+    extra: table::EXTRA,
+    elastic: Limit::Parts,
+    tags: table::TAGS,
+    traits: table::TRAITS,
+    networks: table::NETWORKS,
+    platform: Limit::Parts,
+    required_place as "where": table::SELECTOR,
+    preferred_places as "prefer": table::PREFERRED_PLACES,
+    volumes: table::VOLUMES,
+    image: table::IMAGE,
+    groups: table::GROUPS,
+    affinity: table::RULES,
+    locality: Limit::Parts,
+    excluded_nodes: table::NODES,
+} fixed {
+    id, resources, ratios, capacity_type, needs_secrets, cpu_capped, exclude_virtual, image_mib,
+    priority,
+} within table::STORED_INSTANCE_BYTES);
 
 /// Checks how many there are of everything that an instance asks for, without a look at its texts:
 /// the engine's cost depends on these numbers, no matter who calls it.

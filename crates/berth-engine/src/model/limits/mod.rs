@@ -53,6 +53,14 @@ impl Limit {
             Self::Parts => usize::MAX,
         }
     }
+
+    /// Refuses a list or map with more items than this.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn check_items(self, found: usize) -> Result<(), LimitExceeded> {
+        check_length(found, self.most())
+    }
 }
 
 impl fmt::Display for Limit {

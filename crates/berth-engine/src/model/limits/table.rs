@@ -122,8 +122,18 @@ pub const STORED_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 /// Most bytes of a stored policy.
 pub const STORED_POLICY_BYTES: usize = 512 * 1024;
 
+/// A request id as the ledger has it: what a server appends to one counts too.
+pub const STORED_REQUEST_ID: Limit = Limit::Text(512);
+/// Most bytes of texts and items of one instance as the ledger stores it: what a server adds to a
+/// specification, such as the volumes of its attachments, counts too.
+pub const STORED_INSTANCE_BYTES: usize = 4 * SPEC_BYTES;
+/// Most bytes of the same as JSON.
+pub const STORED_SPEC_BYTES: usize = 8 * STORED_INSTANCE_BYTES;
+/// Most bytes of a text that a server writes for people, such as the subject of an audit entry.
+pub const STORED_TEXT_BYTES: usize = 64 * 1024;
+
 /// The limits on sums, with what each is about.
-pub const SUMS: [(&str, usize, &str); 8] = [
+pub const SUMS: [(&str, usize, &str); 11] = [
     ("texts and lists of one instance", SPEC_BYTES, "bytes"),
     (
         "texts and lists of one placement, each instance counted `count` times",
@@ -139,5 +149,8 @@ pub const SUMS: [(&str, usize, &str); 8] = [
         "rules",
     ),
     ("texts and lists of one node's facts", NODE_BYTES, "bytes"),
+    ("texts and lists of one instance as the ledger stores it", STORED_INSTANCE_BYTES, "bytes"),
+    ("a stored workload", STORED_WORKLOAD_BYTES, "bytes"),
     ("a stored policy", STORED_POLICY_BYTES, "bytes"),
+    ("another stored document", STORED_DOCUMENT_BYTES, "bytes"),
 ];

@@ -104,7 +104,7 @@ impl Load {
     ) -> anyhow::Result<Measurements> {
         let until = Instant::now() + self.seconds;
         let placing = (0..clients).map(|_| self.place(until));
-        let flooding = (0..flooders).map(|_| self.flood(flood, until));
+        let flooding = (0..flooders).map(|client| self.flood(flood, client, until));
         let placing = futures_util::future::try_join_all(placing);
         let flooding = futures_util::future::try_join_all(flooding);
         let (placing, flooding) = futures_util::future::try_join(placing, flooding).await?;
@@ -123,22 +123,30 @@ impl Load {
         let mut connection = HttpConnection::connect(&self.address).await?;
         let mut latencies = Vec::new();
         while let Some((took, _)) =
-            self.timed(&mut connection, until, (201, &self.tokens.quiet), single).await?
+            self.timed(&mut connection, until, (201, &self.tokens.quiet), &single()).await?
         {
             latencies.push(took);
         }
         Ok(latencies)
     }
 
-    async fn flood(&self, flood: Flood, until: Instant) -> anyhow::Result<(Vec<u32>, u64)> {
+    async fn flood(
+        &self,
+        flood: Flood,
+        client: u16,
+        until: Instant,
+    ) -> anyhow::Result<(Vec<u32>, u64)> {
         let mut connection = HttpConnection::connect(&self.address).await?;
         let (mut latencies, mut limited) = (Vec::new(), 0);
-        let body = || match flood {
-            Flood::Singles => impossible_single(),
-            Flood::Batches { count } => impossible_batch(count),
-        };
         let of_loud = (409, self.tokens.loud.as_str());
-        while let Some((took, ended)) = self.timed(&mut connection, until, of_loud, body).await? {
+        for sent in 0.. {
+            let variant = variant(client, sent);
+            let body = match flood {
+                Flood::Singles => impossible_single(variant),
+                Flood::Batches { count } => impossible_batch(count, variant),
+            };
+            let timed = self.timed(&mut connection, until, of_loud, &body).await?;
+            let Some((took, ended)) = timed else { break };
             match ended {
                 Ended::Well => latencies.push(took),
                 Ended::Limited => limited += 1,
@@ -154,9 +162,9 @@ impl Load {
         connection: &mut HttpConnection,
         until: Instant,
         (expected, token): (u16, &str),
-        body: impl Fn() -> String,
+        body: &str,
     ) -> anyhow::Result<Option<(u32, Ended)>> {
-        let request = self.request(token, &body());
+        let request = self.request(token, body);
         let sent_at = Instant::now();
         if sent_at >= until {
             return Ok(None);
@@ -188,23 +196,48 @@ fn single() -> String {
     )
 }
 
-fn impossible_single() -> String {
-    let id = uuid::Uuid::now_v7();
+/// Requests of all clients before the first one is repeated.
+const VARIANTS: u32 = 1 << 20;
+
+/// Which request of those that no other client sends at the same time: the server explains equal ones
+/// together, which an attacker would avoid.
+fn variant(client: u16, sent: u32) -> u32 {
+    // At most 256 clients.
+    sent.wrapping_mul(256).wrapping_add(client.into()) % VARIANTS
+}
+
+fn impossible_single(variant: u32) -> String {
+    let (id, memory) = (uuid::Uuid::now_v7(), 2_097_152 + variant);
     format!(
-        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"resources":{{"cpu_milli":16000,"memory_mib":2097152,"disk_mib":4096}}}}]}}"#
+        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"resources":{{"cpu_milli":16000,"memory_mib":{memory},"disk_mib":4096}}}}]}}"#
     )
 }
 
-fn impossible_batch(count: u32) -> String {
-    let id = uuid::Uuid::now_v7();
+fn impossible_batch(count: u32, variant: u32) -> String {
+    // Room for one on every node: what is impossible is the rule.
+    let (id, memory) = (uuid::Uuid::now_v7(), 1024 + variant % 8192);
     format!(
-        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"count":{count},"tags":{{"role":"wide"}},"affinity":["role!=wide@rack"],"resources":{{"cpu_milli":1000,"memory_mib":1024,"disk_mib":1024}}}}]}}"#
+        r#"{{"request_id":"{id}","tenant":"loud","instances":[{{"count":{count},"tags":{{"role":"wide-{variant}"}},"affinity":["role!=wide-{variant}@rack"],"resources":{{"cpu_milli":1000,"memory_mib":{memory},"disk_mib":1024}}}}]}}"#
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_clients_ask_for_the_same_and_no_client_asks_twice() {
+        let asked = |(client, sent)| {
+            let variant = variant(client, sent);
+            let bodies = [impossible_single(variant), impossible_batch(251, variant)];
+            // Without its id.
+            bodies.map(|body| body.split_once(r#""tenant""#).map(|(_, rest)| rest.to_owned()))
+        };
+        let requests = (0..16).flat_map(|client| (0..64).map(move |sent| (client, sent)));
+        let requests: Vec<_> = requests.flat_map(asked).collect();
+        let distinct: std::collections::BTreeSet<_> = requests.iter().collect();
+        assert_eq!(distinct.len(), requests.len());
+    }
 
     #[test]
     fn every_tenant_has_one_token() {
