@@ -174,17 +174,8 @@ async fn open_streams(
 }
 
 async fn count_instances(server: &Server) -> anyhow::Result<u64> {
-    let (client, mut count, mut after) = (server.client()?, 0, None);
-    loop {
-        let mut query = vec![("limit", "1000")];
-        query.extend(after.as_deref().map(|after| ("after", after)));
-        let page: berth_api::Page<Value> = client.get("/v1/instances", &query).await?;
-        count += page.items.len() as u64;
-        after = page.next;
-        if after.is_none() {
-            return Ok(count);
-        }
-    }
+    let all: Vec<Value> = server.client()?.all("/v1/instances", &[]).await?;
+    Ok(all.len() as u64)
 }
 
 impl fmt::Display for Report {
