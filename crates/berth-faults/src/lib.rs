@@ -29,4 +29,4 @@ pub use pooler::Pooler;
 pub use process::Worker;
 pub use proxy::Proxy;
 pub use size::{FirstDecision, Size, decide_first, fill};
-pub use wait::{Stopwatch, setting, wait_until};
+pub use wait::{RecoveryTimes, Stopwatch, setting, wait_until};

@@ -10,7 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use berth_faults::{Fixture, History, Load, SmallDisk, finish, set_up, setting, wait_until};
+use berth_faults::{
+    Fixture, History, Load, RecoveryTimes, SmallDisk, finish, set_up, setting, wait_until,
+};
 use berth_ledger::{Backend, Ledger, Options};
 
 const SEED: u64 = 20_260_703;
@@ -55,8 +57,10 @@ fn fill_and_recover(backend: Backend, make_space: impl FnOnce(&Ledger)) -> Histo
             let before = history.lock().unwrap().done;
             make_space(&ledger);
             let resumed = || history.lock().unwrap().done >= before + 40;
-            let well = wait_until(Duration::from_secs(60), resumed);
+            let mut times = RecoveryTimes::default();
+            let well = times.wait_until(Duration::from_secs(60), resumed);
             let history = history.lock().unwrap();
+            println!("there is space again: {times}");
             assert!(well, "service did not resume: {:?}", history.last_failure);
         }));
         stop.store(true, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_faults::{Fixture, History, Load, Proxy, finish, set_up, wait_until};
+use berth_faults::{Fixture, History, Load, Proxy, RecoveryTimes, finish, set_up};
 use berth_ledger::{Backend, Ledger, Options};
 use berth_pgtemp::Options as ServerOptions;
 use fastrand::Rng;
@@ -40,8 +40,11 @@ fn held(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until every client has got some more answers.
-fn everyone_gets_on(history: &Mutex<History>) {
+/// Promised are 2 s (median), on a machine that does nothing else.
+const RECOVERY_MEDIAN_MAX: Duration = Duration::from_secs(8);
+
+/// Waits until every client has got some more answers, which is timed.
+fn everyone_gets_on(history: &Mutex<History>, times: &mut RecoveryTimes) {
     let before = held(history).done_by_thread.clone();
     let got_on = || {
         let now = held(history).done_by_thread.clone();
@@ -50,7 +53,7 @@ fn everyone_gets_on(history: &Mutex<History>) {
             now.get(&thread).is_some_and(|now| *now >= then + PROGRESS)
         })
     };
-    let well = wait_until(Duration::from_secs(90), got_on);
+    let well = times.wait_until(Duration::from_secs(90), got_on);
     assert!(well, "service did not resume: {:?}", held(history).last_failure);
 }
 
@@ -59,19 +62,22 @@ fn the_server_is_killed(patience: Duration, down_ms: std::ops::Range<u64>) -> Hi
     let backend = fixture.backend();
     let mut random = Rng::with_seed(SEED);
     let options = Options { retry_budget: patience, ..Options::default() };
+    let (mut times, mut undisturbed) = (RecoveryTimes::default(), RecoveryTimes::default());
     let mut history = under_load(backend, options, |history| {
         let server = fixture.server().unwrap();
+        everyone_gets_on(history, &mut undisturbed);
         for _ in 0..4 {
-            everyone_gets_on(history);
             std::thread::sleep(Duration::from_millis(random.u64(0..400)));
             server.kill().unwrap();
             std::thread::sleep(Duration::from_millis(random.u64(down_ms.clone())));
             server.restart().unwrap();
+            everyone_gets_on(history, &mut times);
         }
-        everyone_gets_on(history);
     });
     assert_eq!(finish(&fixture, &mut history).unwrap(), [""; 0]);
     println!("{} acknowledged, errors {:?}", history.done, history.failed);
+    println!("server killed: {times} (undisturbed {:.0?})", undisturbed.median());
+    assert!(times.median() < RECOVERY_MEDIAN_MAX, "{times}");
     history
 }
 
@@ -97,17 +103,18 @@ fn a_commit_whose_answer_is_lost_is_done_once_and_service_resumes() {
     let (proxy, through) = Proxy::to_database(&fixture.url()).unwrap();
     let options = Options { retry_budget: Duration::from_millis(200), ..Options::default() };
     let mut random = Rng::with_seed(SEED);
+    let (mut times, mut undisturbed) = (RecoveryTimes::default(), RecoveryTimes::default());
     let mut history = under_load(through, options, |history| {
+        everyone_gets_on(history, &mut undisturbed);
         for _ in 0..8 {
-            everyone_gets_on(history);
             std::thread::sleep(Duration::from_millis(random.u64(0..60)));
             proxy.swallow_answers();
             std::thread::sleep(Duration::from_millis(150));
             proxy.cut();
             std::thread::sleep(Duration::from_millis(400));
             proxy.mend();
+            everyone_gets_on(history, &mut times);
         }
-        everyone_gets_on(history);
     });
     assert!(fixture.server().is_some());
     fixture.wait_until_left().unwrap();
@@ -115,4 +122,32 @@ fn a_commit_whose_answer_is_lost_is_done_once_and_service_resumes() {
     let others: Vec<_> = history.failed.keys().filter(|kind| *kind != "unreachable").collect();
     assert!(others.is_empty(), "{:?}", history.last_failure);
     println!("{} acknowledged, errors {:?}", history.done, history.failed);
+    println!("connections cut: {times} (undisturbed {:.0?})", undisturbed.median());
+    assert!(times.median() < RECOVERY_MEDIAN_MAX, "{times}");
+}
+
+/// Each answer takes longer than the writer waits, and then does not.
+#[test]
+fn service_resumes_when_a_slow_connection_is_quick_again() {
+    let mut fixture = Fixture::postgres(ServerOptions::default()).unwrap();
+    let (proxy, through) = Proxy::to_database(&fixture.url()).unwrap();
+    let options = Options { retry_budget: Duration::from_millis(300), ..Options::default() };
+    let (mut times, mut undisturbed) = (RecoveryTimes::default(), RecoveryTimes::default());
+    let mut history = under_load(through, options, |history| {
+        everyone_gets_on(history, &mut undisturbed);
+        for _ in 0..4 {
+            proxy.delay(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_secs(2));
+            proxy.delay(Duration::ZERO);
+            everyone_gets_on(history, &mut times);
+        }
+    });
+    assert!(fixture.server().is_some());
+    fixture.wait_until_left().unwrap();
+    assert_eq!(finish(&fixture, &mut history).unwrap(), [""; 0]);
+    let others: Vec<_> = history.failed.keys().filter(|kind| *kind != "unreachable").collect();
+    assert!(others.is_empty(), "{:?}", history.last_failure);
+    println!("{} acknowledged, errors {:?}", history.done, history.failed);
+    println!("connections slow: {times} (undisturbed {:.0?})", undisturbed.median());
+    assert!(times.median() < RECOVERY_MEDIAN_MAX, "{times}");
 }
