@@ -56,6 +56,29 @@ fn file_bytes(database: &Path) -> u64 {
     std::fs::metadata(log).unwrap().len()
 }
 
+fn page_bytes(database: &Path) -> i64 {
+    let connection = rusqlite::Connection::open(database).unwrap();
+    connection.pragma_query_value(None, "page_size", |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_new_ledger_has_small_pages_and_one_that_was_made_with_others_keeps_them() {
+    let new = Stored::new(LogLimits::DEFAULT);
+    new.commit(1);
+    assert_eq!(page_bytes(&new.path), 2048);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let made = rusqlite::Connection::open(&path).unwrap();
+    made.pragma_update(None, "page_size", 4096).unwrap();
+    made.execute_batch("PRAGMA journal_mode = wal; CREATE TABLE t (a); DROP TABLE t").unwrap();
+    drop(made);
+    let ledger = Ledger::open(Backend::Sqlite(path.clone()), Options::default()).unwrap();
+    let (env, version) = (Text::from("prod"), Some(Text::from("1")));
+    ledger.administer(Op::PutSecrets { tenant: None, env, version }).unwrap();
+    assert_eq!(page_bytes(&path), 4096);
+}
+
 #[test]
 fn the_log_is_copied_in_the_background_and_starts_again() {
     let limits = LogLimits { copy_at: 256 * KIB, truncate_to: 512 * KIB, writer_copies_at: NEVER };
