@@ -209,6 +209,12 @@ const COPIES: &[QueueRow] = &[
         metric: "",
     },
     QueueRow {
+        name: "nodes whose assignments an agent waits for",
+        limit: RowLimit::Bounded("nodes, and open connections"),
+        at_limit: "one number for each node; those that nobody waits for go with the next that is added",
+        metric: "",
+    },
+    QueueRow {
         name: "answers to permits",
         limit: RowLimit::Fixed(state::PERMITS_CACHED, "instances"),
         at_limit: "all are forgotten; a repeated request is decided again",
@@ -287,6 +293,12 @@ const WAITING: &[QueueRow] = &[
         name: "tickets tried in one pass, one at a time",
         limit: RowLimit::Fixed(queue::TICKETS_PER_PASS, "tickets"),
         at_limit: "the next pass goes on",
+        metric: "",
+    },
+    QueueRow {
+        name: "instances of draining nodes that found no room, with their refusals",
+        limit: RowLimit::Bounded("instances on draining nodes"),
+        at_limit: "forgotten when they are moved, or their node no longer drains; after a restart they are tried again",
         metric: "",
     },
     QueueRow {

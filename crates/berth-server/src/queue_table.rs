@@ -7,6 +7,7 @@ use berth_control::queue_table::{QueueRow, QueueSection, RowLimit};
 use crate::http::PIECES_WAITING;
 use crate::pacing::HELD_MAX;
 use crate::serve::{BACKLOG, STREAMS_MAX};
+use crate::telemetry::SPANS_MAX;
 
 /// The rows of the server.
 pub const SECTION: QueueSection = ("Connections", ROWS);
@@ -40,6 +41,12 @@ const ROWS: &[QueueRow] = &[
         name: "answers 429 to a tenant that asks for a placement again and again though it is turned away, each of which waits 100 ms",
         limit: RowLimit::Fixed(HELD_MAX, "answers"),
         at_limit: "further ones are given at once",
+        metric: "",
+    },
+    QueueRow {
+        name: "spans of requests that wait for the collector, with `telemetry.otlp_endpoint`",
+        limit: RowLimit::Fixed(SPANS_MAX, "spans"),
+        at_limit: "further ones are dropped; a request never waits for the collector",
         metric: "",
     },
     QueueRow {

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use thiserror::Error;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -15,6 +15,9 @@ use crate::config::{LogFormat, TelemetryConfig};
 
 /// The target of spans that are traces: one for every request.
 pub const REQUESTS: &str = "berth::request";
+
+/// Spans that wait for the collector.
+pub(crate) const SPANS_MAX: usize = 2048;
 
 /// Logs or traces cannot be set up.
 #[derive(Debug, Error)]
@@ -103,6 +106,8 @@ fn exporter(endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
         why: error.to_string(),
     })?;
     let resource = Resource::builder().with_service_name("berth").build();
-    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+    let config = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX).build();
+    let spans = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+    let provider = SdkTracerProvider::builder().with_span_processor(spans);
     Ok(provider.with_resource(resource).build())
 }
