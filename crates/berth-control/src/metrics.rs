@@ -102,6 +102,7 @@ pub struct Metrics {
     limited: Family<LimitLabel, Counter>,
     abandoned: Counter,
     limit_trials: Counter,
+    limit_search_failures: Counter,
     /// When each loop last completed a pass, in whole seconds.
     rounds: FxHashMap<&'static str, AtomicU64>,
 }
@@ -162,6 +163,9 @@ impl Metrics {
         let limit_trials = Counter::default();
         let help = "Dry runs to find what would help requests that a quota or a pool refused";
         registry.register("limit_trials", help, limit_trials.clone());
+        let limit_search_failures = Counter::default();
+        let help = "Searches for what would help such requests that the database failed";
+        registry.register("limit_search_failures", help, limit_search_failures.clone());
         let rounds = LOOPS.into_iter().map(|name| (name, AtomicU64::new(0))).collect();
         Self {
             registry,
@@ -176,6 +180,7 @@ impl Metrics {
             limited,
             abandoned,
             limit_trials,
+            limit_search_failures,
             rounds,
         }
     }
@@ -215,9 +220,10 @@ impl Metrics {
         self.abandoned.inc();
     }
 
-    /// Counts dry runs to find what would help a request that a limit refused.
-    pub fn limit_trials(&self, trials: usize) {
+    /// Counts dry runs to find what would help a request that a limit refused, and whether the database failed them.
+    pub fn limit_trials(&self, trials: usize, has_failed: bool) {
         self.limit_trials.inc_by(u64::try_from(trials).unwrap_or(u64::MAX));
+        self.limit_search_failures.inc_by(u64::from(has_failed));
     }
 
     /// Counts a pass that failed.

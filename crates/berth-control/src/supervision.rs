@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_ledger::Segment;
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -225,12 +224,17 @@ impl Supervisor {
     }
 
     /// Records that a part of the log cannot be read. Each is logged once, whoever meets it.
-    pub(crate) fn note_unreadable(&self, segment: &Segment, error: &dyn fmt::Display) {
-        let (first, count) = (segment.first, segment.count);
+    pub(crate) fn note_unreadable(
+        &self,
+        first: i64,
+        count: i64,
+        origin: &str,
+        error: &dyn fmt::Display,
+    ) {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         if unreadable.len() < UNREADABLE_MAX && unreadable.insert(first, count).is_none() {
             tracing::error!(
-                first, count, origin = %segment.origin, %error,
+                first, count, origin, %error,
                 "failed to decode events of the log; skipping them"
             );
         }

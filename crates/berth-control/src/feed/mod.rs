@@ -230,9 +230,16 @@ impl FeedState {
         let mut page = Vec::new();
         for segment in ledger.segments_after(cursor, limit)? {
             match segment.events() {
-                Ok(events) => page.extend(events.into_iter().map(FeedEvent::of)),
+                Ok(events) => page.extend(events.into_iter().map(|event| {
+                    let (seq, at) = (event.seq, event.at);
+                    FeedEvent::of(event).unwrap_or_else(|error| {
+                        self.supervisor.note_unreadable(seq, 1, &segment.origin, &error);
+                        FeedEvent::unreadable(seq, at)
+                    })
+                })),
                 Err(error) => {
-                    self.supervisor.note_unreadable(&segment, &error);
+                    let (first, count) = (segment.first, segment.count);
+                    self.supervisor.note_unreadable(first, count, &segment.origin, &error);
                     let numbers = segment.first..segment.first + segment.count;
                     page.extend(numbers.map(|seq| FeedEvent::unreadable(seq, segment.at)));
                 }

@@ -39,8 +39,10 @@ fn reader(sees_nodes: bool, kinds: &[&str]) -> Reader {
 
 #[test]
 fn a_stream_is_sent_what_a_list_shows_to_each_kind_of_reader() {
-    let (listed, streamed) =
-        (FeedEvent::of(event(5, "gone")), StreamEvent::of(FeedEvent::of(event(5, "gone"))));
+    let (listed, streamed) = (
+        FeedEvent::of(event(5, "gone")).unwrap(),
+        StreamEvent::of(FeedEvent::of(event(5, "gone")).unwrap()),
+    );
     let callers = [Caller::local("ops"), tenant("acme"), tenant("other")];
     let mut sent = 0;
     for caller in &callers {
@@ -62,7 +64,7 @@ fn a_stream_is_sent_what_a_list_shows_to_each_kind_of_reader() {
 
 #[test]
 fn all_streams_of_one_kind_of_reader_share_the_bytes_that_they_send() {
-    let event = StreamEvent::of(FeedEvent::of(event(1, "gone")));
+    let event = StreamEvent::of(FeedEvent::of(event(1, "gone")).unwrap());
     for (caller, sees_nodes) in
         [(Caller::local("ops"), true), (tenant("acme"), true), (tenant("acme"), false)]
     {
@@ -76,12 +78,37 @@ fn all_streams_of_one_kind_of_reader_share_the_bytes_that_they_send() {
 fn what_is_kept_for_streams_is_limited_in_bytes_and_in_number() {
     let (mut large, mut small) = (Ring::default(), Ring::default());
     for seq in 1..=40 {
-        large.push(StreamEvent::of(FeedEvent::of(event(seq, &"x".repeat(1 << 20)))));
+        large.push(StreamEvent::of(FeedEvent::of(event(seq, &"x".repeat(1 << 20))).unwrap()));
     }
     assert!(large.bytes <= KEPT_BYTES, "{}", large.bytes);
     assert_eq!((large.events.len(), large.events.back().unwrap().seq), (7, 40));
     let count = i64::try_from(KEPT).unwrap() + 10;
-    (1..=count).for_each(|seq| small.push(StreamEvent::of(FeedEvent::of(removed(seq)))));
+    (1..=count).for_each(|seq| small.push(StreamEvent::of(FeedEvent::of(removed(seq)).unwrap())));
     assert_eq!((small.events.len(), small.events.front().unwrap().seq), (KEPT, 11));
     assert_eq!(small.bytes, small.events.iter().map(|event| event.bytes()).sum::<usize>());
+}
+
+#[test]
+fn an_event_whose_request_cannot_be_read_is_not_shown_without_it() {
+    let json = serde_json::json!({
+        "kind": "instance.allocated", "instance_id": InstanceId::from_u128(7), "role": "primary",
+        "node_id": "n1", "fence": 1, "state": "held", "spec_hash": "", "spec_no": 0,
+        "resources": berth_engine::Amounts::new(1000, 1024),
+    });
+    let allocation = |spec: &str| {
+        let mut body: EventBody = serde_json::from_value(json.clone()).unwrap();
+        if let EventBody::Allocated(allocated) = &mut body {
+            allocated.spec = Some(berth_ledger::Spec::stored(spec.to_owned()));
+        }
+        Event { seq: 1, at: Micros(0), origin: Text::from("w"), body }
+    };
+    let operator = Caller::local("ops");
+    let whole = FeedEvent::of(allocation(r#"{"tenant":"acme"}"#)).unwrap();
+    let shown = whole.seen_by(&operator, &reader(true, &[])).unwrap();
+    assert_eq!(
+        shown.body.pointer("/request/tenant"),
+        Some(&serde_json::json!("acme")),
+        "{shown:?}"
+    );
+    FeedEvent::of(allocation(r#"{"tenant":"#)).unwrap_err();
 }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use berth_engine::NodeId;
-use berth_ledger::{Event, EventBody, Micros, Text, invariant_ok};
+use berth_ledger::{Event, EventBody, Micros, Text, invariant, invariant_ok};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -76,20 +76,20 @@ const FOR_TENANTS: [&str; 12] = [
 
 impl FeedEvent {
     /// An event of the log.
-    #[must_use]
-    pub fn of(event: Event) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the request that it stores is not JSON: it was damaged in the database.
+    pub fn of(event: Event) -> Result<Self, serde_json::Error> {
         let (tenant, node) = about(&event.body);
         let hidden = matches!(&event.body, EventBody::DocumentChanged { .. });
-        let mut body = match serde_json::to_value(&event.body) {
-            Ok(Value::Object(body)) => body,
-            Ok(_) | Err(_) => Map::new(),
-        };
+        let mut body: Map<String, Value> =
+            serde_json::from_value(serde_json::to_value(&event.body)?)?;
         body.remove("spec_no");
         if let EventBody::Allocated(allocated) = &event.body
             && let Some(spec) = &allocated.spec
-            && let Ok(request) = serde_json::from_str(spec.as_str())
         {
-            body.insert("request".to_owned(), request);
+            body.insert("request".to_owned(), serde_json::from_str(spec.as_str())?);
         }
         for part in PARTS {
             if let Some(Value::Object(inner)) = body.get_mut(part) {
@@ -108,10 +108,13 @@ impl FeedEvent {
         }
         let kind = match body.remove("kind") {
             Some(Value::String(kind)) => kind,
-            _ => String::new(),
+            other => {
+                invariant!(false, "event_has_a_kind", seq = event.seq, kind = other);
+                String::new()
+            }
         };
         let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::UNIX_EPOCH);
-        Self { seq: event.seq, at, kind, tenant, node, hidden, is_unreadable: false, body }
+        Ok(Self { seq: event.seq, at, kind, tenant, node, hidden, is_unreadable: false, body })
     }
 
     /// Stands for an event of the log that cannot be read. Every reader gets it: what it was about is not

@@ -10,7 +10,7 @@ use berth_engine::affinity::{Rule, Topology};
 use berth_engine::{Engine, InstanceId, InstanceRequest, NodeId, Policy};
 use berth_ledger::{
     Allocation, Claim, ClaimKey, ClaimState, EventBody, LedgerError, NodeVersion, Role,
-    SnapshotItem, Spec, Text,
+    SnapshotItem, Spec, Text, invariant_ok,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -346,7 +346,7 @@ impl FleetReplica {
                 mark.expect(-i64::from(was_planned));
             }
         }
-        self.assign_slot(id, allocated);
+        self.assign_slot(id, allocated)?;
         if let Some(at) = self.engine.fleet().node_of(id) {
             if *at == allocated.node_id {
                 self.note_replaced(id);
@@ -354,9 +354,7 @@ impl FleetReplica {
             }
             self.engine.fleet_mut().release(id);
         }
-        let Some(spec) = &allocated.spec else {
-            return Err(LedgerError::Corrupt("an allocation without its request".to_owned()));
-        };
+        let spec = allocated.spec.as_ref().ok_or_else(without_request)?;
         let name = allocated.name.as_deref();
         self.place(id, name, spec, &allocated.node_id, Some(allocated.resources))?;
         self.note_replaced(id);
@@ -382,15 +380,17 @@ impl FleetReplica {
     }
 
     /// The slot of a claim that was granted is taken.
-    fn assign_slot(&mut self, id: InstanceId, allocated: &Allocation) {
-        let Some(slot) = allocated.slot else { return };
-        let request = allocated.spec.as_ref().and_then(|spec| self.specs.get(spec));
-        let parsed = || allocated.spec.as_ref().and_then(|spec| spec.request().ok());
-        let Some(request) = request.cloned().or_else(parsed) else { return };
-        if let Some(workload) = &request.workload {
-            let key = (Text::from(request.tenant.as_str()), Text::from(workload.as_str()));
+    fn assign_slot(&mut self, id: InstanceId, allocated: &Allocation) -> Result<(), LedgerError> {
+        let Some(slot) = allocated.slot else { return Ok(()) };
+        let spec = allocated.spec.as_ref().ok_or_else(without_request)?;
+        let parsed = || spec.request().map_err(|error| corrupt(&error));
+        let request = self.specs.get(spec).cloned().map_or_else(parsed, Ok)?;
+        let workload = request.workload.as_deref();
+        if let Some(workload) = invariant_ok!(workload, "slot_is_of_a_workload", instance = id) {
+            let key = (Text::from(request.tenant.as_str()), Text::from(workload));
             self.slots.take(id, key, slot);
         }
+        Ok(())
     }
 
     fn set_policy(&mut self, hash: &str, body: &str) -> Result<(), LedgerError> {
@@ -586,6 +586,10 @@ impl FleetReplica {
         self.engine.fleet_mut().release(id);
         self.load_claim(claim)
     }
+}
+
+fn without_request() -> LedgerError {
+    LedgerError::Corrupt("an allocation without its request".to_owned())
 }
 
 fn corrupt(error: &dyn std::fmt::Display) -> LedgerError {

@@ -47,6 +47,33 @@ fn released(fence: i64) -> EventBody {
     }
 }
 
+/// The same for the member of a workload that has a slot, with another stored request.
+fn member(fence: i64, spec: Option<Spec>) -> EventBody {
+    let mut event = allocated(fence);
+    if let EventBody::Allocated(allocated) = &mut event {
+        allocated.slot = Some(berth_ledger::Slot { revision: 1, slot: 3 });
+        allocated.spec = spec;
+    }
+    event
+}
+
+#[test]
+fn a_slot_whose_request_cannot_be_read_is_an_error_also_where_the_instance_is_known() {
+    let mut replica = replica();
+    let mut request = InstanceRequest::new(id(), "acme", Amounts::new(1000, 1024));
+    request.workload = Some("web".to_owned());
+    replica.apply(&member(1, Some(Spec::of(&request)))).unwrap();
+    assert!(replica.slots.has(id()));
+    for (fence, spec) in [(2, Some(Spec::stored("{".to_owned()))), (3, None)] {
+        let error = replica.apply(&member(fence, spec)).unwrap_err();
+        assert!(matches!(error, LedgerError::Corrupt(_)), "{error}");
+    }
+    let expected = berth_ledger::invariants::expect_violations("slot_is_of_a_workload");
+    request.workload = None;
+    replica.apply(&member(4, Some(Spec::of(&request)))).unwrap();
+    assert_eq!(expected.count(), 1);
+}
+
 #[test]
 fn a_claim_that_is_gone_is_remembered_until_it_was_sealed_and_forgotten() {
     let mut replica = replica();

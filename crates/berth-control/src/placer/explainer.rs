@@ -402,8 +402,11 @@ impl Explainer {
         let (asked, pools) = (request.instances.len(), &request.pools);
         let plan = limited.plan.clone();
         let found = limit_fixes(&self.ledger, &self.engine, plan, &limited.by, asked, pools);
+        if let Some(error) = &found.failed {
+            tracing::warn!(%error, "failed to search for fixes of a refusal by a limit; answering without them");
+        }
         if let Some(metrics) = &self.metrics {
-            metrics.limit_trials(found.trials);
+            metrics.limit_trials(found.trials, found.failed.is_some());
         }
         for LimitedRequest { pending, by, basis, .. } in alike.into_iter().chain([limited]) {
             self.ledger.submit(refuse_by_limit(pending, by, found.fixes.clone(), basis));

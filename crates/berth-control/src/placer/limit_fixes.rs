@@ -11,8 +11,8 @@ use berth_engine::{
     Amounts, Demand, Elastic, Engine, Fix, InstanceId, InstanceRequest, QuotaLimits,
 };
 use berth_ledger::{
-    Assumptions, Ledger, Plan, PlannedClaim, Pool, Quota, QuotaUse, RefusalReason, TenantUse, Text,
-    Verdict,
+    Assumptions, Ledger, LedgerError, Plan, PlannedClaim, Pool, Quota, QuotaUse, RefusalReason,
+    TenantUse, Text, Verdict,
 };
 
 use super::pool_ranges::{range_of, wider_ranges};
@@ -30,10 +30,11 @@ const POOLS: usize = 4;
 /// Instances that one fix may release.
 const RELEASED: usize = 40;
 
-/// What was found, and how many dry runs it took.
+/// What was found, and how many dry runs it took. If the database failed, there may be more.
 pub(super) struct FoundFixes {
     pub(super) fixes: Vec<Fix>,
     pub(super) trials: usize,
+    pub(super) failed: Option<LedgerError>,
 }
 
 /// The changes that would let a plan be granted, each tried: to the request first, then to limits.
@@ -45,10 +46,14 @@ pub(super) fn limit_fixes(
     asked: usize,
     named_pools: &[Text],
 ) -> FoundFixes {
-    let quotas = ledger.quotas().unwrap_or_default();
+    let limits = ledger.quotas().and_then(|quotas| Ok((quotas, ledger.pools()?)));
+    let (quotas, pools) = match limits {
+        Ok(limits) => limits,
+        // Without the limits every change would be a guess, and so would saying that there is none.
+        Err(error) => return FoundFixes { fixes: Vec::new(), trials: 0, failed: Some(error) },
+    };
     let quota = quotas.into_iter().find(|quota| quota.tenant == plan.tenant);
-    let pools = ledger.pools().unwrap_or_default();
-    let mut search = Search { ledger, engine, quota, pools, named_pools, trials: 0 };
+    let mut search = Search { ledger, engine, quota, pools, named_pools, trials: 0, failed: None };
     let base = Trial { plan, assumed: Assumptions::default(), changes: Vec::new() };
     let mut fixes: Vec<Fix> = Vec::new();
     fixes.extend(search.fewer(&base, asked));
@@ -58,7 +63,7 @@ pub(super) fn limit_fixes(
             fixes.push(fix);
         }
     }
-    FoundFixes { fixes, trials: search.trials }
+    FoundFixes { fixes, trials: search.trials, failed: search.failed }
 }
 
 /// A plan as it would be after some changes.
@@ -100,6 +105,7 @@ struct Search<'a> {
     /// Pools that the request names, and may name otherwise.
     named_pools: &'a [Text],
     trials: usize,
+    failed: Option<LedgerError>,
 }
 
 impl Search<'_> {
@@ -108,12 +114,14 @@ impl Search<'_> {
             return None;
         }
         self.trials += 1;
-        let verdict = self.ledger.rehearse(plan, assumed).ok();
-        if verdict.is_none() {
-            // A database that does not answer is not asked again: others wait for this thread.
-            self.trials = TRIALS;
+        match self.ledger.rehearse(plan, assumed) {
+            Ok(verdict) => Some(verdict),
+            Err(error) => {
+                // A database that does not answer is not asked again: others wait for this thread.
+                (self.trials, self.failed) = (TRIALS, Some(error));
+                None
+            }
         }
-        verdict
     }
 
     /// The fix that a trial becomes: with further changes if it meets further limits.

@@ -425,7 +425,12 @@ impl LogReader {
                     decoded.push(PageSegment { at: segment.at, origin, events });
                 }
                 Err(error) => {
-                    self.settings.monitor.supervisor().note_unreadable(segment, &error);
+                    self.settings.monitor.supervisor().note_unreadable(
+                        segment.first,
+                        segment.count,
+                        &segment.origin,
+                        &error,
+                    );
                     if let Some(metrics) = &self.settings.metrics {
                         metrics.loop_failed(NAME, LoopFailure::Error);
                     }

@@ -581,7 +581,10 @@ impl Drop for Placer {
         let _ = self.inbox.send(Message::Stop);
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            let _ = thread.join();
+            // Its supervisor counted it; what it still had to answer was dropped.
+            if thread.join().is_err() {
+                tracing::error!("a thread of the planner ended by a panic");
+            }
         }
     }
 }

@@ -9,11 +9,16 @@ use rustc_hash::FxHashSet;
 use super::plan::ReleaseAction;
 use super::releasing::release_member;
 use crate::control_plane::ControlPlane;
+use crate::error::ControlResult;
 use crate::workload::WorkloadKey;
 
 /// Releases members whose workload is not stored. The ledger is checked first: a workload that only
 /// cannot be decoded keeps its members.
-pub(super) async fn release_orphans(control: &ControlPlane) {
+///
+/// # Errors
+///
+/// If the ledger cannot be read: nothing is released then.
+pub(super) async fn release_orphans(control: &ControlPlane) -> ControlResult<()> {
     let suspects: Vec<(WorkloadKey, Vec<ReleaseAction>)> = {
         let catalog = control.catalog.read();
         let lost = catalog.members.iter().filter(|(key, _)| !catalog.workloads.contains_key(*key));
@@ -30,9 +35,9 @@ pub(super) async fn release_orphans(control: &ControlPlane) {
         .collect()
     };
     if suspects.iter().all(|(_, releases)| releases.is_empty()) {
-        return;
+        return Ok(());
     }
-    let Ok(stored) = control.read(berth_ledger::Ledger::workloads).await else { return };
+    let stored = control.read(berth_ledger::Ledger::workloads).await?;
     let stored: FxHashSet<(String, String)> =
         stored.into_iter().map(|workload| (workload.tenant, workload.name)).collect();
     for ((tenant, name), releases) in suspects {
@@ -44,4 +49,5 @@ pub(super) async fn release_orphans(control: &ControlPlane) {
             release_member(control, release).await;
         }
     }
+    Ok(())
 }

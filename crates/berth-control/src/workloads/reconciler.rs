@@ -121,13 +121,14 @@ impl BackgroundLoop for WorkloadReconciler {
         // Others may have released members since: what may be stopped depends on what runs now.
         control.placer.catch_up().await;
         let began = Instant::now();
+        let mut orphans = Ok(());
         let mut keys = control.catalog.take_dirty();
         if began >= self.sweep_at {
             keys.extend(control.catalog.read().workloads.keys().cloned());
             // Also those of workloads that are gone.
             keys.extend(control.crashes.keys());
             self.sweep_at = began + SWEEP_EVERY;
-            orphans::release_orphans(&control).await;
+            orphans = orphans::release_orphans(&control).await;
         }
         keys.extend(self.take_due(began, may_have_room));
         if !keys.is_empty() {
@@ -135,7 +136,8 @@ impl BackgroundLoop for WorkloadReconciler {
         }
         control.metrics.stage("reconciled", began.elapsed());
         self.last_pass_ended = Instant::now();
-        Ok(())
+        // Only now: what had changed was taken, and is reconciled all the same.
+        orphans
     }
 
     /// Stores what was counted since the last pass.

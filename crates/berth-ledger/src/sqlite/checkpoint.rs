@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::Sqlite;
 use crate::error::Fault;
@@ -84,7 +84,7 @@ impl WriteAheadLog {
         self.lock().copies
     }
 
-    /// How many attempts of the thread failed.
+    /// How many attempts failed, of the thread and of the writer.
     pub(crate) fn failures(&self) -> u64 {
         self.lock().failures
     }
@@ -128,14 +128,29 @@ impl WriteAheadLog {
                 self.pause(RETRY_AFTER);
                 continue;
             }
+            self.note_success();
             let mut state = self.lock();
-            if std::mem::take(&mut state.is_failing) {
-                tracing::info!("copied the write-ahead log again");
-            }
             state.copies += 1;
             state.finishing = FINISHING_COMMITS;
             // What somebody still reads could not be copied, and the log grows behind it.
             state.copy_at = state.bytes + self.limits.copy_at;
+        }
+    }
+
+    /// What came of a copy that the writer made in its own commit.
+    pub(super) fn note_writer_copy(&self, outcome: rusqlite::Result<()>) {
+        match outcome {
+            Ok(()) => self.note_success(),
+            // The thread is copying: what is left is for one of the next commits.
+            Err(error) if is_busy(&error) => {}
+            // What was committed is durable already; the next commit tries again.
+            Err(error) => self.note_failure(error.into()),
+        }
+    }
+
+    fn note_success(&self) {
+        if std::mem::take(&mut self.lock().is_failing) {
+            tracing::info!("copied the write-ahead log again");
         }
     }
 
@@ -172,6 +187,11 @@ impl WriteAheadLog {
     }
 }
 
+fn is_busy(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
 /// Copies what nobody reads any longer, while the writer goes on.
 fn copy(path: &Path, connection: &mut Option<Connection>) -> Result<(), Fault> {
     let connection = match connection {
@@ -186,6 +206,19 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn a_copy_of_the_writer_that_fails_is_counted_unless_somebody_else_is_copying() {
+        let log = WriteAheadLog::new(LogLimits::DEFAULT);
+        let failed =
+            |code| Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None));
+        log.note_writer_copy(failed(rusqlite::ffi::SQLITE_BUSY));
+        assert_eq!((log.failures(), log.is_failing()), (0, false));
+        log.note_writer_copy(failed(rusqlite::ffi::SQLITE_FULL));
+        assert_eq!((log.failures(), log.is_failing()), (1, true));
+        log.note_writer_copy(Ok(()));
+        assert_eq!((log.failures(), log.is_failing()), (1, false));
+    }
 
     #[test]
     fn a_copy_that_fails_is_counted_and_tried_again_until_it_succeeds() {

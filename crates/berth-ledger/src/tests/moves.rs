@@ -6,8 +6,9 @@ use berth_engine::Amounts;
 
 use super::{TestLedger, code, granted, group, key, on_every_database, release, request, volume};
 use crate::model::{
-    Advance, Answer, AvailabilityGuard, ClaimKey, ClaimState, Expect, Hold, Move, Op, Outcome,
-    PlannedClaim, Quota, Release, SlotKey, Step, Switch, Text, Workload,
+    Advance, Answer, AvailabilityGuard, ClaimKey, ClaimRejection, ClaimState, Expect, Hold, Move,
+    Op, Outcome, PlannedClaim, Quota, RefusalReason, Release, Resize, SlotKey, Step, Switch, Text,
+    Workload,
 };
 
 fn on_node(test: &TestLedger, instance: u128, node: &str) -> PlannedClaim {
@@ -186,6 +187,42 @@ fn a_held_instance_leaves_nothing_behind() {
         let fence = test.claim(1).unwrap().fence;
         let to = on_node(test, 1, "n2");
         test.claim_answer(restart(fence, to)).unwrap();
+        assert_eq!(test.tables.claim(ClaimKey::source(key(1).instance)).unwrap(), None);
+        test.assert_exact();
+    });
+}
+
+#[test]
+fn nothing_is_done_by_a_stored_request_that_cannot_be_read() {
+    on_every_database(|test| {
+        two_nodes(test);
+        let planned = on_node(test, 1, "n1");
+        let fence = run(test, planned);
+        let before = test.claim(1).unwrap();
+        (test.run_sql)("UPDATE claim SET spec = '{\"tenant\":'");
+        let to = on_node(test, 1, "n2");
+        let resize = Resize {
+            request_id: Text::from("smaller"),
+            key: key(1),
+            tenant: None,
+            fence: None,
+            amounts: berth_engine::Amounts::new(1, 1),
+            cpu_hard: true,
+            host_cpu_milli: None,
+        };
+        for op in [restart(fence, to), Op::Resize(resize)] {
+            match test.claim_answer(op).unwrap_err() {
+                ClaimRejection::Refused(RefusalReason::Malformed(why)) => {
+                    assert!(why.contains("cannot be read"), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let after = test.claim(1).unwrap();
+        assert_eq!(
+            (after.node, after.fence, after.amounts),
+            (before.node, before.fence, before.amounts)
+        );
         assert_eq!(test.tables.claim(ClaimKey::source(key(1).instance)).unwrap(), None);
         test.assert_exact();
     });

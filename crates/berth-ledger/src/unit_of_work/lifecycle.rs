@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_engine::elastic::{Permit, Size};
-use berth_engine::{InstanceId, NodeId, exceeds_host};
+use berth_engine::{InstanceId, InstanceRequest, NodeId, exceeds_host};
 
 use super::UnitOfWork;
 use super::charge::{ChargeError, ChargeMode, charge_tenant_use, claim_of};
@@ -167,6 +167,7 @@ impl UnitOfWork {
             let (found, wanted) = (claim.state, "held, binding or active");
             return Err(ClaimRejection::WrongState { key, found, wanted });
         }
+        let request = stored_request(&claim)?;
         self.require_node(&claim.node);
         if let Err(rejected) = self.check_growth(&claim, resize) {
             self.undo(self.events.len());
@@ -174,7 +175,7 @@ impl UnitOfWork {
         }
         let mut resized = claim.clone();
         resized.amounts = resize.amounts;
-        resized.spec = resized_spec(&claim, resize);
+        resized.spec = Spec::of(&InstanceRequest { resources: resize.amounts, ..request });
         self.events.push(EventBody::Resized {
             instance_id: key.instance,
             role: key.role,
@@ -328,6 +329,8 @@ impl UnitOfWork {
     }
 
     fn transfer(&mut self, source: &Claim, to: &PlannedClaim, restart: bool) -> ClaimResult {
+        let leaves = restart && matches!(source.state, ClaimState::Binding | ClaimState::Active);
+        let left = leaves.then(|| stored_request(source)).transpose()?;
         let values =
             source.holdings.as_deref().map(|holdings| holdings.values.clone()).unwrap_or_default();
         let mut leaving = source.clone();
@@ -369,8 +372,8 @@ impl UnitOfWork {
         }
         give_slot(&mut claim, slot);
         let answer = self.replace_claim(source, claim, Some(&planned));
-        if restart && matches!(source.state, ClaimState::Binding | ClaimState::Active) {
-            self.leave_behind(source);
+        if let Some(request) = left {
+            self.leave_behind(source, request);
         }
         Ok(answer)
     }
@@ -378,7 +381,7 @@ impl UnitOfWork {
     /// Keeps the place that an instance is restarted elsewhere from, until its agent confirms that it is
     /// stopped: it counts there, and is not started in the new place before. Groups, slot and values are
     /// where it goes.
-    fn leave_behind(&mut self, source: &Claim) {
+    fn leave_behind(&mut self, source: &Claim, mut request: InstanceRequest) {
         let classes = source.holdings.as_deref().map(|holdings| holdings.classes.clone());
         let classes = classes.filter(|classes| !classes.is_empty());
         let mut left = source.clone();
@@ -386,11 +389,9 @@ impl UnitOfWork {
         left.enter(ClaimState::Releasing);
         left.lease_until = None;
         left.permit = None;
-        if let Ok(mut request) = source.spec.request() {
-            request.groups.clear();
-            request.volumes.clear();
-            left.spec = Spec::of(&request);
-        }
+        request.groups.clear();
+        request.volumes.clear();
+        left.spec = Spec::of(&request);
         self.rows.nodes.edit(&left.node, |row| {
             row.room.used.charge(&left.amounts, left.capped, 1);
         });
@@ -570,13 +571,11 @@ pub(super) fn rejected(error: ChargeError) -> ClaimRejection {
     }
 }
 
-/// The stored request with its new amounts.
-fn resized_spec(claim: &Claim, resize: &Resize) -> Spec {
-    claim.spec.request().map_or_else(
-        |_| claim.spec.clone(),
-        |mut request| {
-            request.resources = resize.amounts;
-            Spec::of(&request)
-        },
-    )
+/// What a claim's instance asked for. One that cannot be read was damaged in the database: nothing that depends on
+/// it is done.
+pub(super) fn stored_request(claim: &Claim) -> Result<InstanceRequest, ClaimRejection> {
+    claim.spec.request().map_err(|error| {
+        let why = format!("the stored request of instance {} cannot be read: {error}", claim.key);
+        ClaimRejection::Refused(RefusalReason::Malformed(why))
+    })
 }

@@ -164,9 +164,7 @@ impl UnitOfWork {
         let Some(permit) = claim.permit.as_deref() else {
             return Err(ClaimRejection::NotElastic(key));
         };
-        let Ok(mut request) = claim.spec.request() else {
-            return Err(ClaimRejection::NotElastic(key));
-        };
+        let mut request = super::lifecycle::stored_request(&claim)?;
         let Some(elastic) = request.elastic.as_mut() else {
             return Err(ClaimRejection::NotElastic(key));
         };

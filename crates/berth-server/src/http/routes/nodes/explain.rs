@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::units;
 use berth_api::{NodeExplanation, NodeInstance};
 use berth_engine::{Amounts, CheckError, InstanceId, InstanceRequest, NodeId};
-use berth_ledger::{ClaimKey, Ledger};
+use berth_ledger::{ClaimKey, Ledger, LedgerError};
 
 use crate::http::extract::{Path, RequestContext};
 use crate::http::routes::claims;
@@ -41,7 +41,7 @@ pub(super) async fn explain(
         )
     };
     let keys: Vec<ClaimKey> = guests.iter().map(|claim| claim.key).collect();
-    let reasons = control.read(move |ledger| Ok(reasons(ledger, &keys))).await?;
+    let reasons = control.read(move |ledger| reasons(ledger, &keys)).await?;
     let guests = guests.iter().zip(reasons).map(|(claim, (decision, why))| NodeInstance {
         claim: claims::view(claim, true),
         decision,
@@ -54,13 +54,16 @@ pub(super) async fn explain(
 }
 
 /// Why each claim is where it is, from the record of its decision.
-fn reasons(ledger: &Ledger, keys: &[ClaimKey]) -> Vec<(Option<String>, Option<String>)> {
-    keys.iter().map(|key| reason(ledger, *key).unwrap_or_default()).collect()
+fn reasons(ledger: &Ledger, keys: &[ClaimKey]) -> Result<Vec<Reason>, LedgerError> {
+    keys.iter().map(|key| reason(ledger, *key)).collect()
 }
 
-fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<String>)> {
-    let claim = ledger.claim(key).ok()??;
-    let decision = ledger.decision_of(&claim).ok()??;
+/// The id of a decision and what it says; nothing of a claim that no kept decision placed.
+type Reason = (Option<String>, Option<String>);
+
+fn reason(ledger: &Ledger, key: ClaimKey) -> Result<Reason, LedgerError> {
+    let Some(claim) = ledger.claim(key)? else { return Ok((None, None)) };
+    let Some(decision) = ledger.decision_of(&claim)? else { return Ok((None, None)) };
     let record = &decision.record;
     let score = match &record.outcome {
         berth_ledger::DecisionOutcome::Granted(placed) => {
@@ -78,7 +81,7 @@ fn reason(ledger: &Ledger, key: ClaimKey) -> Option<(Option<String>, Option<Stri
         (score % 1_000_000).abs(),
         record.basis.policy
     );
-    Some((Some(decision_id(&decision.id)), Some(why)))
+    Ok((Some(decision_id(&decision.id)), Some(why)))
 }
 
 /// What keeps the smallest instance off, by the function that decides.
