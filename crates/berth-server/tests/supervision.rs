@@ -123,9 +123,7 @@ async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from
     });
     server.post(&tenant, "/v1/placements", &waiting).await.expect(202);
 
-    let admin = server.token(Role::Admin).await;
-    server.put(&admin, "/v1/quotas/acme", &json!({"instances": 10})).await.expect(201);
-    server.put(&admin, "/v1/pools/p1", &json!({"range": "10.0.0.0/24"})).await.expect(201);
+    let instance = put_one_of_each_kind(&server, &tenant).await;
     // As if the primary was stopped: it takes what it is sent, and answers nothing.
     proxy.swallow_answers();
     let reply = server.post(&tenant, "/v1/placements", &body).await;
@@ -151,6 +149,13 @@ async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from
         ("quotas/acme", "instances"),
         ("pools", "10.0.0.1"),
         ("policies", "balanced"),
+        ("instances", instance.as_str()),
+        ("claims", instance.as_str()),
+        ("workloads", "\"web\""),
+        ("queue", "waiting-1"),
+        ("groups", "\"apart\""),
+        ("volumes", "\"data\""),
+        ("drains", "\"n2\""),
     ];
     let began = tokio::time::Instant::now();
     for (list, content) in lists {
@@ -171,6 +176,27 @@ async fn while_the_database_does_not_answer_callers_are_told_and_lists_come_from
     let nodes = server.get(&operator, "/v1/nodes").await;
     assert!(!nodes.headers.contains_key("age"), "{nodes:?}");
     server.stop().await;
+}
+
+/// What lists show, of every kind. Returns the id of an instance.
+async fn put_one_of_each_kind(server: &Server, tenant: &str) -> String {
+    let admin = server.token(Role::Admin).await;
+    server.put(&admin, "/v1/quotas/acme", &json!({"instances": 10})).await.expect(201);
+    server.put(&admin, "/v1/pools/p1", &json!({"range": "10.0.0.0/24"})).await.expect(201);
+    let apart = json!({"tenant": "acme", "kind": "apart", "strength": "soft", "topology": "node"});
+    server.put(&admin, "/v1/groups/apart", &apart).await.expect(201);
+    let volume = json!({"tenant": "acme", "home": "n1"});
+    server.put(&admin, "/v1/volumes/data", &volume).await.expect(201);
+    let resources = json!({"cpu_milli": 100, "memory_mib": 128});
+    let workload = json!({"replicas": 0, "template": {"resources": resources}});
+    server.put(tenant, "/v1/workloads/acme/web", &workload).await.expect(201);
+    let placed = server.post(tenant, "/v1/placements", &small_request("placed-1")).await;
+    let id = placed.expect(201).json()["instances"][0]["instance"].as_str().unwrap().to_owned();
+    server.add_node("n2").await;
+    let begun = server.post(&admin, "/v1/nodes/n2/drain", &json!({})).await;
+    assert!(begun.status.is_success(), "{begun:?}");
+    server.control.wait_for_read_your_writes().await;
+    id
 }
 
 /// A primary that waits for a standby, both on this machine.
@@ -207,11 +233,10 @@ async fn watch_readiness(server: &Server, operator: &str) -> Duration {
     not_ready.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_without_load() {
-    let (_primary, mut standby, url) = start_with_standby();
+/// Freezes a database twice, idle and under load: the server is not ready soon and until it is thawed.
+async fn freeze_and_watch(url: &str, frozen: &mut TempPostgres, name: &str) {
     let server = Server::start_with(|options| {
-        options.backend = Backend::parse(&url).unwrap();
+        options.backend = Backend::parse(url).unwrap();
         options.placer.ledger.retry_budget = Duration::from_secs(1);
     })
     .await;
@@ -220,7 +245,7 @@ async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_
     server.add_node("n1").await;
     for is_loaded in [false, true] {
         server.get(&operator, "/readyz").await.expect(200);
-        standby.freeze().unwrap();
+        frozen.freeze().unwrap();
         let load = async {
             let began = tokio::time::Instant::now();
             let mut number = 0;
@@ -231,12 +256,12 @@ async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_
             }
         };
         let (not_ready, ()) = tokio::join!(watch_readiness(&server, &operator), load);
-        println!("not ready after {not_ready:?}, with load: {is_loaded}");
+        println!("{name} frozen: not ready after {not_ready:?}, with load: {is_loaded}");
         // Promised are 2 s, on a machine that does nothing else.
         assert!(not_ready < Duration::from_secs(4), "{not_ready:?}");
         // From memory if the log cannot be read: what others committed gets its numbers in a commit.
         server.get(&operator, "/v1/quotas").await.expect(200);
-        standby.thaw().unwrap();
+        frozen.thaw().unwrap();
         wait_until("the server is ready again", async || {
             server.get(&operator, "/readyz").await.status.as_u16() == 200
         })
@@ -244,6 +269,19 @@ async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_
     }
     server.post(&tenant, "/v1/placements", &small_request("after")).await.expect(201);
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_synchronous_standby_is_frozen_the_server_is_not_ready_with_and_without_load() {
+    let (_primary, mut standby, url) = start_with_standby();
+    freeze_and_watch(&url, &mut standby, "standby").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_primary_is_frozen_the_server_is_not_ready_with_and_without_load() {
+    let mut primary = TempPostgres::start(berth_pgtemp::Options::quick()).unwrap();
+    let url = primary.create_database("berth").unwrap();
+    freeze_and_watch(&url, &mut primary, "primary").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -401,4 +439,31 @@ async fn an_event_that_cannot_be_read_is_reported_and_holds_up_nobody() {
     }
     late.stop().await;
     other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_whose_fixes_the_database_failed_to_find_is_counted() {
+    let fixture = Fixture::postgres(berth_pgtemp::Options::default()).unwrap();
+    let backend = fixture.backend();
+    let server = Server::start_with(|options| options.backend = backend).await;
+    let tenant = server.tenant(common::TENANT).await;
+    let admin = server.token(Role::Admin).await;
+    server.add_node("n1").await;
+    server.put(&admin, "/v1/quotas/acme", &json!({"instances": 0})).await.expect(201);
+    let metric = async || {
+        let metrics = server.get(&admin, "/metrics").await.expect(200).text;
+        let line =
+            metrics.lines().find(|line| line.starts_with("berth_limit_search_failures_total "));
+        line.unwrap_or_else(|| panic!("{metrics}")).to_owned()
+    };
+    let refused = server.post(&tenant, "/v1/placements", &small_request("r1")).await;
+    refused.problem(409, "quota_exceeded");
+    assert_eq!(metric().await, "berth_limit_search_failures_total 0");
+    // A plan without addresses asks nothing of pools; the search for fixes does.
+    fixture.execute("ALTER TABLE pool RENAME TO elsewhere").unwrap();
+    let refused = server.post(&tenant, "/v1/placements", &small_request("r2")).await;
+    refused.problem(409, "quota_exceeded");
+    assert_eq!(metric().await, "berth_limit_search_failures_total 1");
+    fixture.execute("ALTER TABLE elsewhere RENAME TO pool").unwrap();
+    server.stop().await;
 }
