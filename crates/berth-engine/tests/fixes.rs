@@ -180,7 +180,7 @@ fn rules_about_others() -> Vec<Relaxation> {
         ),
         relaxation(
             "strict-locality",
-            "drop strict",
+            "drop strict, so that near and far are only preferred",
             |engine, wanted| {
                 claim(engine, &request(70, 0, 1), "a");
                 wanted.locality = Locality {

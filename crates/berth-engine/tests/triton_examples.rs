@@ -189,7 +189,7 @@ fn d08_a_node_with_a_trait_is_kept_for_those_who_ask_for_it() {
     });
     let mut engine = engine(builtin("triton"), &[special]);
     let plain = request(1, 0, 512);
-    let reason = "has trait ssd, which the request does not ask for";
+    let reason = "has trait ssd, and is kept for requests that ask for it";
     let removed = removal(&mut engine, &plain, "special");
     assert_eq!(removed, ("traits".into(), reason.into()));
     assert_eq!(refusal(&mut engine, &plain).code, "traits_no_node");

@@ -183,6 +183,11 @@ fn d28_a_hard_rule_that_matches_nothing_is_refused_or_reported() {
     let said = placed.notices[0].to_string();
     assert!(said.contains("matches none of your instances"), "{said}");
 
+    // The first of instances that keep apart from each other has nothing misspelled.
+    let mut first = ruled(&["role!=web"]);
+    first.tags.insert("role".to_owned(), "web".to_owned());
+    assert_eq!(engine.place(&first, NOW).unwrap().notices, []);
+
     // A soft rule that matches nothing is no news.
     let soft = engine.place(&ruled(&["instance==~nope"]), NOW).unwrap();
     assert_eq!(soft.notices, []);

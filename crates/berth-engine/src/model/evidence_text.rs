@@ -106,11 +106,11 @@ fn text_of(fact: &str, found: &str, wanted: &str) -> String {
         ("place", _) => format!("is not where the request asks to be: {wanted}"),
         ("trait ", "absent") if wanted == "true" => format!("lacks trait {name}"),
         ("trait ", "true") if wanted == "absent" => {
-            format!("has trait {name}, which the request does not ask for")
+            format!("has trait {name}, and is kept for requests that ask for it")
         }
         ("trait ", "absent") => format!("lacks trait {name}; the request wants {wanted}"),
         ("trait ", _) if wanted == "absent" => {
-            format!("has trait {name} ({found}), which the request does not ask for")
+            format!("has trait {name} ({found}), and is kept for requests that ask for it")
         }
         ("trait ", _) => format!("has trait {name} as {found}; the request wants {wanted}"),
         ("home of volume ", HIDDEN) => format!("is not the home of volume {name}"),

@@ -14,6 +14,10 @@ use crate::model::{InstanceRequest, NodeFacts, NodeId};
 /// Most nodes that are proposed for one class of a batch that does not fit as a whole.
 const MAX_NODES_FOR_SOME: usize = 64;
 
+/// Most kinds of nodes that are proposed together: nobody registers more by hand, and each is found with
+/// the others in mind.
+const MAX_KINDS: usize = 64;
+
 /// How often one node less is tried.
 const MAX_FEWER_NODES: usize = 4;
 
@@ -52,7 +56,7 @@ impl BatchSearch<'_> {
         let as_it_is = self.refused.batch.requests.iter().zip(&self.best.1);
         let missing = as_it_is.filter(|(_, picked)| picked.is_none()).map(|(request, _)| request);
         let mut changes: Vec<(RequestChange, &InstanceRequest)> = Vec::new();
-        for class in classes(missing) {
+        for class in classes(missing)? {
             for mut change in changes_for_new_node(&self.prepare(class)) {
                 // A fix changes what is one class's own of the refused class alone.
                 if !change.is_for_all() && !class.same_class(self.refused.member) {
@@ -141,7 +145,7 @@ impl BatchSearch<'_> {
     /// One node for each of these, alike for equal ones.
     fn nodes_of_classes(&self, members: &[&InstanceRequest]) -> Option<Vec<(NodeFacts, u32)>> {
         let mut nodes: Vec<(NodeFacts, u32)> = Vec::new();
-        for class in classes(members.iter().copied()) {
+        for class in classes(members.iter().copied())? {
             let count = members.iter().filter(|member| member.same_class(class)).count();
             let count = u32::try_from(count).ok()?;
             let taken: Vec<NodeId> = nodes.iter().map(|(facts, _)| facts.id.clone()).collect();
@@ -222,13 +226,18 @@ impl BatchSearch<'_> {
     }
 }
 
-/// One request of each class.
-fn classes<'a>(requests: impl Iterator<Item = &'a InstanceRequest>) -> Vec<&'a InstanceRequest> {
+/// One request of each class; absent if there are too many for a node each.
+fn classes<'a>(
+    requests: impl Iterator<Item = &'a InstanceRequest>,
+) -> Option<Vec<&'a InstanceRequest>> {
     let mut classes: Vec<&InstanceRequest> = Vec::new();
     for request in requests {
         if !classes.iter().any(|class| class.same_class(request)) {
+            if classes.len() == MAX_KINDS {
+                return None;
+            }
             classes.push(request);
         }
     }
-    classes
+    Some(classes)
 }

@@ -310,12 +310,18 @@ fn add_affinity<'a>(prepared: &mut PreparedRequest<'a>, rule: &'a Rule) {
     };
     if none && rule.is_hard() {
         let text = rule.to_string();
-        // The first instance of a set has no other member to join: it starts the set.
-        if rule.operator() == Operator::Same && selects_request(rule, prepared.request) {
-            test = CountTest::Anywhere;
-            prepared.notices.push(Notice::Seeds { rule: text });
-        } else {
-            prepared.notices.push(Notice::MatchesNothing { rule: text });
+        let selects_itself = selects_request(rule, prepared.request);
+        match rule.operator() {
+            // The first instance of a set has no other member to join: it starts the set.
+            Operator::Same if selects_itself => {
+                test = CountTest::Anywhere;
+                prepared.notices.push(Notice::Seeds { rule: text });
+            }
+            // The first of instances that keep apart from each other: nothing is misspelled.
+            Operator::Different if selects_itself => {}
+            Operator::Same | Operator::Different => {
+                prepared.notices.push(Notice::MatchesNothing { rule: text });
+            }
         }
     }
     let resolved = DomainRule {

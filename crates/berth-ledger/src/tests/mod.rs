@@ -9,6 +9,7 @@ mod decisions;
 mod durability;
 mod encrypted;
 mod hints;
+mod limits;
 mod lists;
 mod log;
 mod moves;

@@ -6,6 +6,7 @@ mod elastic;
 mod names;
 mod overview;
 mod preempt;
+mod random_refusals;
 mod reasons;
 mod rebalance;
 mod refusals;

@@ -10,21 +10,23 @@ fn printed(server: &Server, words: &[&str]) -> Vec<String> {
     let output = server.run(words);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    let lines = said.lines().map(str::trim);
-    let starts = ["berth ", "for node in ", "printf "];
-    let is_command = |line: &&str| starts.iter().any(|start| line.starts_with(start));
-    let commands: Vec<String> = lines
-        .filter(is_command)
-        .filter(|line| !line.contains("--wait"))
-        .map(str::to_owned)
-        .collect();
+    let commands = commands_in(&said);
     assert!(!commands.is_empty(), "{said}");
     commands
 }
 
+/// The commands of a refusal, without the one that waits.
+pub(crate) fn commands_in(said: &str) -> Vec<String> {
+    let lines = said.lines().map(str::trim);
+    let starts = ["berth ", "for node in ", "printf "];
+    let is_command = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+    let lines = lines.filter(is_command).filter(|line| !line.contains("--wait"));
+    lines.map(str::to_owned).collect()
+}
+
 /// Runs a line as a person does who pastes it into a shell.
 #[allow(clippy::disallowed_methods, reason = "the shell finds programs where the test does")]
-fn paste(server: &Server, line: &str) {
+pub(crate) fn paste(server: &Server, line: &str) {
     let program = berth(server.folder.path());
     let folder = std::path::Path::new(program.get_program()).parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -80,7 +82,7 @@ fn every_command_works_on(stage: fn() -> Server, words: &[&str]) -> Vec<String> 
 }
 
 /// Whether a command places something, by flags or with the whole request in it.
-fn is_placement(line: &str) -> bool {
+pub(crate) fn is_placement(line: &str) -> bool {
     line.starts_with("berth place") || line.starts_with("printf ")
 }
 
