@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// A kind: its name, its API, its plural, and whether it is in namespaces.
 type Kind = (&'static str, &'static str, &'static str, bool);
 
-const KINDS: [Kind; 27] = [
+const KINDS: [Kind; 35] = [
     ("Namespace", "api/v1", "namespaces", false),
     ("Node", "api/v1", "nodes", false),
     ("Pod", "api/v1", "pods", true),
@@ -53,6 +53,14 @@ const KINDS: [Kind; 27] = [
         false,
     ),
     ("VirtualMachine", "apis/vm.neon.tech/v1", "virtualmachines", true),
+    ("VirtualMachineMigration", "apis/vm.neon.tech/v1", "virtualmachinemigrations", true),
+    ("ConfigMap", "api/v1", "configmaps", true),
+    ("ResourceQuota", "api/v1", "resourcequotas", true),
+    ("DeviceClass", "apis/resource.k8s.io/v1", "deviceclasses", false),
+    ("ResourceSlice", "apis/resource.k8s.io/v1", "resourceslices", false),
+    ("ResourceClaim", "apis/resource.k8s.io/v1", "resourceclaims", true),
+    ("ResourceClaimTemplate", "apis/resource.k8s.io/v1", "resourceclaimtemplates", true),
+    ("DeviceTaintRule", "apis/resource.k8s.io/v1beta2", "devicetaintrules", false),
 ];
 
 /// The path of all objects of a kind; of one namespace if one is given.

@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) parts: Arc<Parts>,
     /// Between Berth and the API server.
     pub(crate) link: CuttableLink,
+    /// The program of the scheduler of Kubernetes, if it is there.
+    pub(crate) kube_scheduler: Option<PathBuf>,
     /// What was wrong when a case was over.
     pub(crate) violations: Mutex<Vec<String>>,
 }
@@ -87,7 +89,8 @@ impl Cluster {
         api.create(node(CONTROL_NODE, 8_000, 16_384, &json!({}))).await;
         tokio::spawn(Arc::clone(&parts).run());
         let violations = Mutex::default();
-        Arc::new(Self { plane, api, recorder, parts, link, violations })
+        let kube_scheduler = programs.scheduler.clone();
+        Arc::new(Self { plane, api, recorder, parts, link, kube_scheduler, violations })
     }
 
     /// Applies the manifests, as they are.

@@ -98,16 +98,17 @@ impl Kubelets {
     }
 
     async fn follow(self: Arc<Self>, mut changes: mpsc::UnboundedReceiver<Change>) {
-        // What was begun for a pod is begun once.
-        let mut begun: BTreeSet<(String, &str)> = BTreeSet::new();
+        // What was begun for a pod is begun once; a resize, once for each generation of its spec.
+        let mut begun: BTreeSet<(String, &str, i64)> = BTreeSet::new();
         while let Some(Change { gone, object: pod, .. }) = changes.recv().await {
             let uid = text(&pod, "/metadata/uid").to_owned();
             if gone {
-                begun.retain(|(it, _)| *it != uid);
+                begun.retain(|(it, ..)| *it != uid);
                 continue;
             }
             let Some(work) = work_for(&pod) else { continue };
-            if begun.insert((uid, work)) {
+            let generation = pod["metadata"]["generation"].as_i64().filter(|_| work == "resize");
+            if begun.insert((uid, work, generation.unwrap_or(0))) {
                 let kubelets = Arc::clone(&self);
                 tokio::spawn(async move { kubelets.work(work, &pod).await });
             }
@@ -133,6 +134,11 @@ impl Kubelets {
                     "preconditions": { "uid": pod["metadata"]["uid"] },
                 });
                 self.api.delete("Pod", namespace, name, &options).await;
+            }
+            "resize" => {
+                sleep(DELAY).await;
+                let is_ready = crate::api::is_ready(pod);
+                self.report(pod, &running(pod, is_ready)).await;
             }
             _ => self.run(pod).await,
         }
@@ -177,7 +183,21 @@ fn work_for(pod: &Value) -> Option<&'static str> {
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         return Some("stop");
     }
-    (text(pod, "/status/phase") == "Pending").then_some("run")
+    match text(pod, "/status/phase") {
+        "Pending" => Some("run"),
+        "Running" if is_resized(pod) => Some("resize"),
+        _ => None,
+    }
+}
+
+/// Whether the containers of a running pod have other resources than their spec says.
+fn is_resized(pod: &Value) -> bool {
+    let statuses = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+    let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    containers.any(|container| {
+        let status = statuses.iter().find(|it| it["name"] == container["name"]);
+        status.is_some_and(|it| it["resources"] != container["resources"])
+    })
 }
 
 fn conditions(is_ready: bool) -> Value {
@@ -196,10 +216,15 @@ fn conditions(is_ready: bool) -> Value {
 fn containers(pod: &Value, is_ready: bool, state: &Value, restarts: u32) -> Value {
     let all = pod["spec"]["containers"].as_array().into_iter().flatten();
     let statuses = all.map(|it| {
-        json!({
+        let mut status = json!({
             "name": it["name"], "image": it["image"], "imageID": "", "ready": is_ready,
             "started": is_ready, "restartCount": restarts, "state": state,
-        })
+            "resources": it["resources"],
+        });
+        if !it["resources"]["requests"].is_null() {
+            status["allocatedResources"] = it["resources"]["requests"].clone();
+        }
+        status
     });
     Value::Array(statuses.collect())
 }

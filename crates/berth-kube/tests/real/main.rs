@@ -10,16 +10,22 @@
 mod api;
 #[path = "../support/assets/mod.rs"]
 mod assets;
+mod audit;
 #[path = "../support/checker/mod.rs"]
 mod checker;
 mod churn;
 mod cluster;
+mod coexistence;
+mod devices;
+mod elastic;
 mod faults;
 mod kubelets;
 mod manifests;
 mod network;
 mod objects;
 mod parts;
+mod pod_fields;
+mod ratios;
 mod recorder;
 mod scheduler;
 mod throughput;
@@ -30,12 +36,11 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 
-use serde_json::Value;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use api::text;
-use assets::{ControlPlane, Programs, VARIABLE};
+use assets::{Programs, VARIABLE};
+use audit::Audit;
 use cluster::Cluster;
 
 type Running = Pin<Box<dyn Future<Output = ()>>>;
@@ -63,6 +68,7 @@ const CASES: &[Case] = cases![
     webhook::a_replication_controller_is_split_too,
     webhook::a_dry_run_takes_no_slot_and_a_wrong_count_is_reported,
     webhook::a_killed_webhook_continues_where_it_was,
+    webhook::counts_are_exact_while_the_api_server_restarts,
     scheduler::mixed_workloads_are_placed_by_the_rules,
     scheduler::an_unschedulable_pod_says_why_and_is_bound_later,
     scheduler::a_job_is_bound_as_a_gang,
@@ -70,9 +76,22 @@ const CASES: &[Case] = cases![
     scheduler::preemption_spares_what_a_budget_protects,
     scheduler::pods_of_a_job_take_turns,
     scheduler::a_drain_moves_pods_within_their_budget,
+    pod_fields::every_field_of_a_pod_is_known,
+    pod_fields::a_pod_goes_where_its_features_are_declared,
+    pod_fields::tolerations_compare_numbers,
+    devices::claims_are_allocated_by_their_selectors,
+    devices::pods_of_a_job_take_turns_with_devices_of_a_template,
+    devices::pods_that_share_a_claim_stay_together,
+    devices::tainted_devices_are_left_alone,
+    elastic::a_pod_is_resized_in_place_as_its_annotation_says,
+    elastic::a_resize_that_a_quota_refuses_is_reported,
+    elastic::an_agent_grows_a_pod_over_a_change_of_leader,
+    elastic::permits_of_machines_are_stored_on_them,
+    elastic::a_policy_of_a_config_map_relieves_a_node,
     churn::random_pods_come_and_go,
     volumes::pods_follow_their_local_volumes,
     volumes::volumes_are_provisioned_where_pods_are_placed,
+    coexistence::two_schedulers_fill_the_same_nodes,
     faults::a_leader_is_killed,
     faults::connections_are_cut,
     faults::the_api_server_is_killed,
@@ -94,41 +113,6 @@ fn program() -> PathBuf {
     let program = variable("BERTH_PROGRAM").map_or_else(built, PathBuf::from);
     assert!(program.is_file(), "there is no {}: cargo build --package berth", program.display());
     program
-}
-
-/// What the audit log says of the requests of Berth's service accounts.
-#[derive(Default)]
-struct Audit {
-    /// Bindings that succeeded.
-    bindings: usize,
-    /// Requests that the roles forbid.
-    forbidden: Vec<String>,
-    /// Requests that an API server forbade which did not know the roles yet.
-    forbidden_at_start: usize,
-}
-
-fn read_audit_log(plane: &ControlPlane) -> Audit {
-    let mut audit = Audit::default();
-    for line in std::fs::read_to_string(plane.audit_log()).unwrap_or_default().lines() {
-        // A line may be half written when the API server was killed.
-        let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
-        let code = entry["responseStatus"]["code"].as_u64().unwrap_or(0);
-        if text(&entry, "/annotations/authorization.k8s.io~1decision") == "forbid" {
-            let at = text(&entry, "/requestReceivedTimestamp").parse();
-            match at.is_ok_and(|at| plane.is_recovering(at)) {
-                true => audit.forbidden_at_start += 1,
-                false => {
-                    let user = text(&entry, "/user/username");
-                    let line = format!("{user} {} {}", entry["verb"], entry["requestURI"]);
-                    audit.forbidden.push(format!("forbidden: {line}"));
-                }
-            }
-        }
-        let is_dry = text(&entry, "/requestURI").contains("dryRun");
-        let is_binding = text(&entry, "/objectRef/subresource") == "binding";
-        audit.bindings += usize::from(is_binding && code == 201 && !is_dry);
-    }
-    audit
 }
 
 /// Runs the cases that were chosen; what failed.
@@ -181,24 +165,27 @@ async fn a_real_cluster_is_served_by_the_rules() {
     let mut verdict = cluster.recorder.replay("berth");
     let at_the_end = cluster.violations.lock().unwrap_or_else(PoisonError::into_inner).clone();
     verdict.violations.extend(at_the_end);
-    let audit = read_audit_log(&cluster.plane);
+    let audit = Audit::read(&cluster.plane);
     let relists = cluster.recorder.gaps();
+    let (unused, granted) = audit.unused();
     for line in failed.iter().chain(&verdict.violations).chain(&audit.forbidden).take(40) {
         println!("{line}");
     }
     if !failed.is_empty() {
         println!("{}", cluster.parts.logs());
     }
+    println!("permissions of the manifests that nobody used: {}", unused.join(", "));
     println!(
         "kube-real: Kubernetes {version}: {ran} cases, {} failed; {} placements ({} bindings in the audit log), {} \
-         violations; {} requests forbidden ({} more by an API server that had just started); {relists} watches of \
-         the judge begun again",
+         violations; {} requests forbidden ({} more by an API server that had just started); {} of {granted} permissions used; \
+         {relists} watches of the judge begun again",
         failed.len(),
         verdict.placements,
         audit.bindings,
         verdict.violations.len(),
         audit.forbidden.len(),
         audit.forbidden_at_start,
+        granted - unused.len(),
     );
     let clean = failed.is_empty() && verdict.violations.is_empty() && audit.forbidden.is_empty();
     assert!(clean, "kube-real failed");

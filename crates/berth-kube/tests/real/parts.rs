@@ -15,13 +15,15 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::api::{ApiServer, text};
-use crate::assets::{ControlPlane, Process, Usage, free_port};
+use crate::assets::{ControlPlane, Process, free_port};
 use crate::cluster::{CONTROL_NODE, NAMESPACE};
 use crate::kubelets::running_since_restarts;
 use crate::network::ServiceAddresses;
 
 /// How often probes are asked.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// The name of the port for agents.
+const WIRE: &str = "wire";
 
 /// A process of a pod.
 struct Part {
@@ -84,9 +86,24 @@ impl Parts {
         self.lock().get_mut(pod).unwrap_or_else(|| panic!("{pod} does not run")).process.kill();
     }
 
-    /// What the process of a pod has used.
-    pub(crate) fn usage(&self, pod: &str) -> Option<Usage> {
-        self.lock().get(pod)?.process.usage()
+    /// The answer of a process to `GET` of a path on its port `probes`.
+    pub(crate) async fn ask(&self, pod: &str, path: &str) -> Option<String> {
+        let at = *self.lock().get(pod)?.ports.get("probes")?;
+        let answer = get(at, path).await.ok()?;
+        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    }
+
+    /// The answer of a process to an agent: the code, and JSON or the text of an error.
+    pub(crate) async fn post_wire(&self, pod: &str, body: &str) -> Option<(u16, Value)> {
+        let at = *self.lock().get(pod)?.ports.get(WIRE)?;
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: berth\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let answer = exchange(at, &format!("{head}{body}")).await.ok()?;
+        let code = answer.split_whitespace().nth(1)?.parse().ok()?;
+        let text = answer.split_once("\r\n\r\n")?.1;
+        Some((code, serde_json::from_str(text).unwrap_or_else(|_| text.into())))
     }
 
     /// Ends of the logs of all processes.
@@ -186,6 +203,12 @@ impl Parts {
             };
             variables.insert(text(it, "/name").to_owned(), value.to_owned());
         }
+        if name.starts_with("berth-scheduler") {
+            // The manifests leave it out, since most clusters have no agents.
+            let address: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
+            variables.insert("BERTH_KUBE_WIRE_LISTEN".to_owned(), address.to_string());
+            ports.insert(WIRE.to_owned(), address);
+        }
         let folder = &self.plane.folder;
         Part { process: Process::start_with(name, &self.program, args, variables, folder), ports }
     }
@@ -234,8 +257,11 @@ async fn probe_answers(at: SocketAddr) -> bool {
 }
 
 async fn get(at: SocketAddr, path: &str) -> std::io::Result<String> {
+    exchange(at, &format!("GET {path} HTTP/1.1\r\nhost: berth\r\nconnection: close\r\n\r\n")).await
+}
+
+async fn exchange(at: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(at).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: berth\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -18,8 +18,17 @@ use crate::api::{ApiServer, key, node_of, path_of, text};
 use crate::checker::{self, Violation, World, check_placement};
 
 /// The kinds that decide where pods may be.
-const KINDS: [&str; 6] =
-    ["Node", "Pod", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass"];
+const KINDS: [&str; 7] = [
+    "Node",
+    "Pod",
+    "Namespace",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "StorageClass",
+    "ResourceClaim",
+];
+/// The nodes that another scheduler uses as well: who fills them beyond what they have is counted, not judged.
+pub(crate) const SHARED_POOL: &str = "shared-nodes";
 /// Judged when a case is over: bindings overtake each other on their way to the API server.
 const JUDGED_LATER: [&str; 2] = ["spread", "affinity"];
 
@@ -53,6 +62,17 @@ pub(crate) struct Verdict {
     pub(crate) placements: usize,
     /// Rules that they broke.
     pub(crate) violations: Vec<String>,
+    /// Bindings to nodes of [`SHARED_POOL`], by scheduler.
+    pub(crate) shared: BTreeMap<String, SharedBindings>,
+}
+
+/// Bindings to nodes that several schedulers use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SharedBindings {
+    /// All of them.
+    pub(crate) bindings: usize,
+    /// Those after which the node had more than it has room for.
+    pub(crate) overfull: usize,
 }
 
 impl Recorder {
@@ -182,6 +202,17 @@ impl Recorder {
         self.lock().objects.get(&at).cloned()
     }
 
+    /// Pods of a namespace that have or had a node.
+    pub(crate) fn bindings_in(&self, namespace: &str) -> usize {
+        let recording = self.lock();
+        let bound = recording.history.iter().map(|it| &it.object).filter(|it| {
+            text(it, "/kind") == "Pod"
+                && text(it, "/metadata/namespace") == namespace
+                && !node_of(it).is_empty()
+        });
+        bound.map(|it| text(it, "/metadata/uid")).collect::<BTreeSet<&str>>().len()
+    }
+
     /// Watches that could not be resumed.
     pub(crate) fn gaps(&self) -> usize {
         self.lock().gaps
@@ -210,11 +241,21 @@ impl Recorder {
                             let line = format!("{} went from {before} to {node:?}", key(object));
                             verdict.violations.push(line);
                         }
-                        Some(before) if before.is_empty() && !node.is_empty() && is_ours => {
-                            verdict.placements += 1;
-                            let found = check_placement(&world, object, node).into_iter();
-                            let found = found.filter(|it| !JUDGED_LATER.contains(&it.rule));
-                            verdict.violations.extend(found.map(|it| it.to_string()));
+                        Some(before) if before.is_empty() && !node.is_empty() => {
+                            let mut found = check_placement(&world, object, node);
+                            if text(object, "/metadata/namespace") == SHARED_POOL {
+                                let is_overfull = found.iter().any(|it| it.rule == "resources");
+                                found.retain(|it| it.rule != "resources");
+                                let by = text(object, "/spec/schedulerName").to_owned();
+                                let shared = verdict.shared.entry(by).or_default();
+                                shared.bindings += 1;
+                                shared.overfull += usize::from(is_overfull);
+                            }
+                            if is_ours {
+                                verdict.placements += 1;
+                                found.retain(|it| !JUDGED_LATER.contains(&it.rule));
+                                verdict.violations.extend(found.iter().map(ToString::to_string));
+                            }
                         }
                         _ => {}
                     }

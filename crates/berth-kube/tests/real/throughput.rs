@@ -15,22 +15,16 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::api::{ApiServer, path_of, text};
-use crate::assets::{ControlPlane, Process, Programs, Setup, Usage};
+use crate::assets::{ControlPlane, Process, Programs, Setup};
 use crate::cluster::wait_for_api;
+use crate::coexistence::start_kube_scheduler;
 use crate::kubelets::node;
+use crate::ratios::{BARE, BERTH, PEER, Round, compare};
 
 /// Binding requests at once: as many as Berth sends.
 const CONCURRENCY: usize = 64;
 /// How long a round may take.
 const PATIENCE: Duration = Duration::from_secs(900);
-
-/// One round.
-struct Round {
-    who: &'static str,
-    pods: usize,
-    took: Duration,
-    usage: Usage,
-}
 
 /// What is known of a pod that changed: nothing more is read, so that the measurement costs little.
 #[derive(Clone, Deserialize)]
@@ -149,7 +143,7 @@ impl Arena {
     }
 
     async fn round(&self, who: &'static str, start: Option<&dyn Fn() -> Process>) -> Round {
-        self.create_pods(if who == "kube-scheduler" { "default-scheduler" } else { "berth" }).await;
+        self.create_pods(if who == PEER { "default-scheduler" } else { "berth" }).await;
         let watching = self.watch_bindings().await;
         let process = start.map(|it| it());
         if process.is_none() {
@@ -179,23 +173,6 @@ fn report(round: &Round) {
     );
 }
 
-fn start_kube_scheduler(program: &Path, plane: &ControlPlane, kubeconfig: &Path) -> Process {
-    let config = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-        "leaderElection": { "leaderElect": false },
-        "clientConnection": { "kubeconfig": kubeconfig, "qps": 5000, "burst": 10000 },
-    });
-    let path = plane.folder.join("kube-scheduler.json");
-    std::fs::write(&path, config.to_string()).unwrap();
-    let port = crate::assets::free_port();
-    let args = vec![
-        format!("--config={}", path.display()),
-        "--bind-address=127.0.0.1".to_owned(),
-        format!("--secure-port={port}"),
-    ];
-    Process::start("kube-scheduler", program, args, &plane.folder)
-}
-
 fn start_berth(program: &Path, plane: &ControlPlane, kubeconfig: &Path) -> Process {
     let port = crate::assets::free_port();
     let args = ["kube", "scheduler", "--no-leader-election"].map(str::to_owned);
@@ -206,7 +183,7 @@ fn start_berth(program: &Path, plane: &ControlPlane, kubeconfig: &Path) -> Proce
     Process::start("berth", program, args, &plane.folder)
 }
 
-/// Measures in turns, and prints a line for each round.
+/// Measures in turns, and prints a line for each round and each comparison.
 pub(crate) async fn measure(
     programs: &Programs,
     program: &Path,
@@ -223,12 +200,21 @@ pub(crate) async fn measure(
     arena.create_nodes().await;
     println!("Kubernetes {version}, {nodes} nodes, {CONCURRENCY} requests at once");
     let berth = || start_berth(program, &arena.plane, &admin);
+    let mut measured = Vec::new();
+    let mut keep = |round: Round| {
+        report(&round);
+        measured.push(round);
+    };
     for _ in 0..rounds {
-        report(&arena.round("bare bindings", None).await);
+        keep(arena.round(BARE, None).await);
         if let Some(scheduler) = &programs.scheduler {
-            let theirs = || start_kube_scheduler(scheduler, &arena.plane, &admin);
-            report(&arena.round("kube-scheduler", Some(&theirs)).await);
+            let theirs =
+                || start_kube_scheduler(scheduler, &arena.plane, &admin, "default-scheduler");
+            keep(arena.round(PEER, Some(&theirs)).await);
         }
-        report(&arena.round("Berth", Some(&berth)).await);
+        keep(arena.round(BERTH, Some(&berth)).await);
+    }
+    for line in compare(&measured, nodes) {
+        println!("{line}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::api::{node_of, text};
-use crate::cluster::{Cluster, NAMESPACE, eventually};
+use crate::cluster::{Cluster, NAMESPACE, eventually, wait_for_api};
 use crate::kubelets::node;
 use crate::objects::{budget, deployment, split, stateful_set, template};
 
@@ -208,6 +208,23 @@ pub(crate) async fn a_killed_webhook_continues_where_it_was(cluster: &Cluster) {
     eventually("the webhook is ready again", restarted).await;
     for (replicas, expected) in [(8, "OOOSSSSS"), (3, "OOO"), (5, "OOOSS")] {
         cluster.api.scale("Deployment", name, "web", replicas).await;
+        cluster.rolled_out("Deployment", name, "web", replicas).await;
+        until(cluster, name, "web", expected).await;
+    }
+    cluster.finish(name, name).await;
+}
+
+/// The API server is killed while pods are created and deleted: afterwards the counts are exact.
+pub(crate) async fn counts_are_exact_while_the_api_server_restarts(cluster: &Cluster) {
+    let name = "restarted";
+    prepare(cluster, name).await;
+    cluster.api.create(split_deployment(name, name, 4, 3)).await;
+    cluster.rolled_out("Deployment", name, "web", 4).await;
+    until(cluster, name, "web", "OOOS").await;
+    for (replicas, expected) in [(10, "OOOSSSSSSS"), (2, "OO"), (7, "OOOSSSS")] {
+        cluster.api.scale("Deployment", name, "web", replicas).await;
+        cluster.plane.restart_api_server();
+        wait_for_api(&cluster.api, &cluster.plane).await;
         cluster.rolled_out("Deployment", name, "web", replicas).await;
         until(cluster, name, "web", expected).await;
     }

@@ -132,7 +132,7 @@ impl ApiExecutor {
         let api = self.pods(&write.pod.namespace);
         let body = resize_patch(&write.uid, resize);
         let (params, patch) = (PatchParams::default(), Patch::Strategic(&body));
-        let (mut in_doubt, mut last) = (false, String::new());
+        let (mut in_doubt, mut is_forbidden, mut last) = (false, false, String::new());
         for attempt in 1..=TRIES {
             if !self.is_leader() {
                 return not_stored(in_doubt, NOT_LEADER.to_owned());
@@ -148,11 +148,21 @@ impl ApiExecutor {
                 Err(ApiFailure::Rejected(reason)) => {
                     return self.refuse_resize(write, in_doubt, reason);
                 }
-                Err(ApiFailure::Unknown(reason)) => (in_doubt, last) = (true, reason),
-                Err(failure) => failure.reason().clone_into(&mut last),
+                Err(ApiFailure::Unknown(reason)) => {
+                    (in_doubt, is_forbidden, last) = (true, false, reason);
+                }
+                // By a quota, or for a moment by an API server that has just started.
+                Err(ApiFailure::Forbidden(reason)) => (is_forbidden, last) = (true, reason),
+                Err(failure) => {
+                    is_forbidden = false;
+                    failure.reason().clone_into(&mut last);
+                }
             }
             tokio::time::sleep(backoff_delay(attempt)).await;
             // The same resize again changes nothing, so that what is in doubt is repeated.
+        }
+        if is_forbidden {
+            return self.refuse_resize(write, in_doubt, last);
         }
         not_stored(in_doubt, last)
     }

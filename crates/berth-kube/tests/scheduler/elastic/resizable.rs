@@ -1,10 +1,12 @@
 //! Pods with bounds in annotations, which are resized in place.
 
-use berth_kube_fake::{FakeApi, samples};
+use berth_kube_fake::{FakeApi, Rule, samples};
 use serde_json::{Value, json};
 
 use super::support::ElasticReplica;
-use crate::support::{add, add_nodes, add_pod, bound, eventually, start_with};
+use crate::support::{add, add_nodes, add_pod, bound, eventually, has_event, start_with};
+
+const MANIFEST: &str = include_str!("../../../../../deploy/kubernetes/scheduler/10-rbac.yaml");
 
 async fn cluster() -> FakeApi {
     start_with(berth_kube_fake::Options { kubelet: true, ..Default::default() }).await
@@ -89,6 +91,25 @@ async fn invalid_bounds_are_named_to_the_agent_and_nothing_is_resized() {
     let (code, answer) = berth.ask("web", 2).await;
     assert_eq!(code, 400);
     assert!(answer.as_str().unwrap().contains("berth.dev/elastic-max is \"many\""), "{answer}");
+    assert_eq!(resources(&fake, "web", 0)["requests"]["cpu"], json!("1"));
+    berth.replica.stop().await;
+}
+
+#[tokio::test]
+async fn a_resize_that_is_forbidden_as_by_a_quota_is_an_event() {
+    let rules = MANIFEST.replace("[pods/resize]", "[pods/none]");
+    assert_ne!(rules, MANIFEST);
+    let rbac = Some(Rule::from_yaml(&rules, "berth-system").unwrap());
+    let options = berth_kube_fake::Options { kubelet: true, rbac, ..Default::default() };
+    let fake = start_with(options).await;
+    add_nodes(&fake, &["n1"], 4_000).await;
+    let berth = ElasticReplica::start(&fake, |_| {}).await;
+    let annotations = json!({
+        "berth.dev/elastic-min": "1,1Gi", "berth.dev/elastic-max": "8,8Gi",
+        "berth.dev/elastic-use": "2,2Gi",
+    });
+    add_resizable(&fake, "web", annotations).await;
+    eventually("an event", || has_event(&fake, "web", "ResizeFailed")).await;
     assert_eq!(resources(&fake, "web", 0)["requests"]["cpu"], json!("1"));
     berth.replica.stop().await;
 }

@@ -19,6 +19,10 @@ pub(crate) use process::{Process, Usage};
 
 /// The variable that names the folder with the programs.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
+/// What is off by default in 1.36: PodGroups, tolerations that compare, features that nodes declare, and rules that
+/// taint devices.
+const FEATURE_GATES: &str = "GenericWorkload=true,TaintTolerationComparisonOperators=true,\
+    UserNamespacesHostNetworkSupport=true,DRADeviceTaintRules=true";
 /// How long a program may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -269,9 +273,8 @@ fn start_api_server(
         "--allow-privileged=true".to_owned(),
         "--profiling=false".to_owned(),
         format!("--egress-selector-config-file={}", shown(&write_egress(folder))),
-        // PodGroups are alpha in 1.36.
-        "--feature-gates=GenericWorkload=true".to_owned(),
-        "--runtime-config=scheduling.k8s.io/v1alpha2=true".to_owned(),
+        format!("--feature-gates={FEATURE_GATES}"),
+        "--runtime-config=scheduling.k8s.io/v1alpha2=true,resource.k8s.io/v1beta2=true".to_owned(),
     ];
     if setup.audit {
         args.push(format!("--audit-policy-file={}", shown(&write_audit_policy(folder))));
@@ -299,6 +302,7 @@ fn start_controllers(programs: &Programs, folder: &Path, kubeconfig: &Path) -> P
         "--node-monitor-grace-period=10m".to_owned(),
         "--kube-api-qps=500".to_owned(),
         "--kube-api-burst=1000".to_owned(),
+        format!("--feature-gates={FEATURE_GATES}"),
     ];
     Process::start("kube-controller-manager", &programs.controller_manager, args, folder)
 }
