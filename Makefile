@@ -16,6 +16,7 @@ BERTH := $(TARGET_DIR)/release/berth
 PEERS_VENV := $(TARGET_DIR)/peers-venv
 API_VENV := $(TARGET_DIR)/api-venv
 CHARTS_VENV := $(TARGET_DIR)/charts-venv
+CONSOLE_TOOLS := $(TARGET_DIR)/console-tools
 # Rounds of `make ha-test`.
 ROUNDS ?= 20
 
@@ -47,7 +48,7 @@ up: ## Run a server with a simulated fleet, and say what to try
 	$(TARGET_DIR)/up/berth up --demo
 
 .PHONY: test
-test: tools check docs deny api charts instructions ## Run every check that a change must pass
+test: tools check docs deny api console-check console-test charts instructions ## Run every check that a change must pass
 
 # Tests make and remove thousands of files: a file system in memory, where there is one with room,
 # saves half of the system's time for them. What a killed test leaves behind is removed, too.
@@ -83,6 +84,34 @@ api: schemathesis promtool ## Try a running server: requests from its OpenAPI do
 	tools/schemathesis.sh $(TARGET_DIR)/debug/berth $(API_VENV)/bin/schemathesis 10
 	tools/python-client.sh $(TARGET_DIR)/debug/berth $(API_VENV)
 	tools/metrics.sh $(TARGET_DIR)/debug/berth
+
+# The console has no build step: what is checked here is what is served.
+.PHONY: console-check
+console-check: console-tools ## Check the types of the console's modules, and that its libraries are those of VENDORED
+	$(CONSOLE_TOOLS)/node_modules/.bin/tsc --project crates/berth-server/console
+	tools/vendor-console.sh --check
+
+.PHONY: console-test
+console-test: console-tools ## Try the console in a browser (IMAGES=docs/images keeps screenshots)
+	# As the tests build it: alone, half of its dependencies would be built again with fewer features.
+	cargo build --workspace --tests
+	cd tools/console-test
+	exec $(abspath $(CONSOLE_TOOLS))/venv/bin/python -B test_console.py --berth $(abspath $(TARGET_DIR))/debug/berth \
+		--axe $(abspath $(CONSOLE_TOOLS))/node_modules/axe-core/axe.min.js $(if $(IMAGES),--images $(abspath $(IMAGES)))
+
+.PHONY: console-tools
+console-tools: $(CONSOLE_TOOLS)/ready
+
+$(CONSOLE_TOOLS)/ready:
+	if ! command -v npm >/dev/null || ! command -v chromium >/dev/null || ! python3 -c 'import ensurepip' >/dev/null 2>&1; then
+		$(call apt,nodejs npm chromium python3-venv)
+	fi
+	rm -rf $(CONSOLE_TOOLS)
+	mkdir -p $(CONSOLE_TOOLS)
+	npm install --silent --no-save --ignore-scripts --prefix $(CONSOLE_TOOLS) typescript@7.0.2 axe-core@4.14.1
+	python3 -m venv $(CONSOLE_TOOLS)/venv
+	$(CONSOLE_TOOLS)/venv/bin/pip install --quiet --disable-pip-version-check playwright==1.65.2 pillow==13.0.0
+	touch $@
 
 .PHONY: charts
 charts: charts-tools ## Render the Helm chart and check it and the manifests against Kubernetes' schemas
@@ -200,7 +229,7 @@ deny: cargo-deny ## Check licences, banned crates, sources and security advisori
 	fi
 
 .PHONY: tools
-tools: nextest cargo-deny valgrind gungraun-runner postgres pgbouncer faketime schemathesis charts-tools ## Install what the tests need, where it is missing
+tools: nextest cargo-deny valgrind gungraun-runner postgres pgbouncer faketime schemathesis charts-tools console-tools ## Install what the tests need, where it is missing
 
 .PHONY: nextest
 nextest:

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod config;
+mod console;
 pub mod http;
 pub mod metrics;
 mod pacing;

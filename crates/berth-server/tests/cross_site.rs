@@ -18,8 +18,6 @@ async fn without_sign_in_a_foreign_host_reads_and_changes_nothing() {
         server.send(None, "GET", path, None, &foreign).await.problem(403, "foreign_host");
         server.send(None, "GET", path, None, &[]).await.expect(200);
     }
-    let page = server.send(None, "GET", "/", None, &foreign).await.expect(403);
-    assert!(page.text.contains("evil.example"), "{}", page.text);
     let put = server.send(None, "PUT", "/v1/pools/a", Some(&range), &foreign).await;
     put.problem(403, "foreign_host");
     assert!(server.send(None, "GET", "/v1/pools", None, &[]).await.each("id").is_empty());

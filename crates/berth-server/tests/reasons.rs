@@ -204,8 +204,6 @@ async fn a_past_success_is_explained_on_the_fleet_that_it_was_decided_on() {
     assert_eq!(why["explanation"]["outcome"], "identical");
     let node = placed["instances"][0]["node"].as_str().unwrap();
     assert_eq!(why["note"], format!("it was placed on {node}"));
-    let page = server.get(&operator, &format!("/decisions/{decision}")).await.expect(200).text;
-    assert!(page.contains(&format!("Why {node}")) && page.contains("Filters that it passed"));
 
     // What the log no longer tells is not made up.
     let few = Retention { events: 3, answers_s: -60, ..Retention::default() };
@@ -219,8 +217,6 @@ async fn a_past_success_is_explained_on_the_fleet_that_it_was_decided_on() {
     let why = server.get(&operator, &format!("/v1/instances/{instance}/explain")).await;
     let why = why.expect(200).json();
     assert_eq!(why["decision"]["placed"], record["placed"], "{why}");
-    let page = server.get(&operator, &format!("/decisions/{decision}")).await.expect(200).text;
-    assert!(page.contains("It cannot be derived again: it was based on all events"), "{page}");
     server.stop().await;
 }
 

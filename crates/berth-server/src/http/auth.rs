@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use berth_api::Role;
 use berth_engine::NodeId;
 use http::{Method, StatusCode, header};
 
-use super::same_origin::check_local;
+use super::same_origin::{check_local, is_from_console};
 use crate::access::Access;
 use crate::access::AccessControl;
-use crate::pages::ErrorPage;
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::caller::{Caller, Scope};
@@ -99,11 +98,8 @@ pub(crate) async fn authenticate(
             }
             return response;
         }
-        (_, Some(caller)) if is_page(path) => {
-            return ErrorPage::response(&not_allowed(caller.role), Some(&caller));
-        }
         (_, Some(caller)) => return not_allowed(caller.role).into_response(),
-        (_, None) => return unauthenticated(path, refused),
+        (_, None) => return unauthenticated(refused),
     }
     next.run(request).await
 }
@@ -158,18 +154,8 @@ fn admit_change(
 }
 
 /// The answer to a request without a caller, and why it has none if that is known.
-fn unauthenticated(path: &str, refused: Option<ApiError>) -> Response {
-    match (refused, is_page(path)) {
-        (Some(error), true) => ErrorPage::response(&error, None),
-        (Some(error), false) => error.into_response(),
-        (None, true) => Redirect::to("/sign-in").into_response(),
-        (None, false) => not_signed_in().into_response(),
-    }
-}
-
-/// Whether this path is a page for browsers.
-fn is_page(path: &str) -> bool {
-    path == "/" || path.starts_with("/decisions/")
+fn unauthenticated(refused: Option<ApiError>) -> Response {
+    refused.unwrap_or_else(not_signed_in).into_response()
 }
 
 /// The caller; absent without valid credentials.
@@ -205,7 +191,8 @@ pub(crate) fn from(extensions: &http::Extensions) -> Option<IpAddr> {
 }
 
 /// The credentials that the caller presents. A browser also sends a cookie with requests that
-/// another site caused, so a cookie is accepted only for requests that change nothing.
+/// another site caused, so a cookie is accepted only for requests that change nothing, and for those
+/// that the console of this server makes.
 fn presented(request: &Request) -> Option<&str> {
     let headers = request.headers();
     if let Some(value) = headers.get(header::AUTHORIZATION) {
@@ -213,7 +200,8 @@ fn presented(request: &Request) -> Option<&str> {
         let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));
         return Some(if scheme.eq_ignore_ascii_case("bearer") { token } else { "" });
     }
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+    let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+    if !reads && !is_from_console(request.uri(), headers) {
         return None;
     }
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());

@@ -158,6 +158,11 @@ fn bound_tuples(schema: &mut RefOr<Schema>) {
 fn operation_id(method: &str, path: &str) -> String {
     let segments: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != "v1").collect();
+    // Views and files of the console differ by how deep they are.
+    if let Some(&("ui" | "console")) = segments.first() {
+        let names: Vec<&str> = segments.iter().map(|part| part.trim_matches(['{', '}'])).collect();
+        return format!("get_{}", names.join("_"));
+    }
     let is_item = segments.last().is_some_and(|last| last.starts_with('{'));
     let nouns = segments.iter().filter(|part| !part.starts_with('{'));
     let mut nouns: Vec<String> = nouns.map(|part| part.replace(['-', '.'], "_")).collect();
@@ -214,6 +219,8 @@ mod tests {
             ("GET", "/v1/nodes/{node}/assignments", "list_node_assignments"),
             ("GET", "/v1/queue", "list_queue"),
             ("DELETE", "/v1/queue/{id}", "delete_ticket"),
+            ("GET", "/ui/{view}/{id}", "get_ui_view_id"),
+            ("GET", "/console/{path}", "get_console_path"),
         ];
         for (method, path, id) in expected {
             assert_eq!(operation_id(method, path), id, "{method} {path}");

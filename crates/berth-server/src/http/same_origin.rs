@@ -73,6 +73,21 @@ pub(crate) fn check_form(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError>
     Err(cross_site(&format!("Origin is {origin}, and the request is for {host}")))
 }
 
+/// The header that the console sends with what changes something. No form can send it, and a script of
+/// another origin only after a preflight request, which this server does not answer.
+const CONSOLE_HEADER: &str = "berth-console";
+
+/// Whether a page of this server made a request: it has the console's header, and the browser says that
+/// its origin is this server. A request that names no origin is none of a browser that is new enough.
+pub(crate) fn is_from_console(uri: &Uri, headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
+    let names_origin = match site {
+        Some(site) => site == b"same-origin",
+        None => headers.contains_key(header::ORIGIN),
+    };
+    headers.contains_key(CONSOLE_HEADER) && names_origin && check_form(uri, headers).is_ok()
+}
+
 /// The value of `Sec-Fetch-Site` if it says that another origin caused the request.
 fn other_site(headers: &HeaderMap) -> Option<&str> {
     let site = headers.get("sec-fetch-site")?.to_str().unwrap_or("");

@@ -20,14 +20,10 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:
 pub(crate) struct Frame {
     /// The page's title.
     pub(crate) title: String,
-    /// Seconds after which the browser asks again.
-    pub(crate) refresh_s: Option<u32>,
     /// Who looks at it, if they signed in.
     pub(super) who: Option<String>,
     /// Whether there is something to sign out of.
     pub(super) signed_in: bool,
-    /// Whether the fleet is theirs to see.
-    pub(super) sees_fleet: bool,
     /// Of this server.
     pub(super) version: &'static str,
 }
@@ -35,15 +31,10 @@ pub(crate) struct Frame {
 impl Frame {
     /// The frame of a page for a caller.
     pub(crate) fn new(title: &str, caller: Option<&Caller>) -> Self {
-        use berth_api::Role;
-        let runs =
-            |caller: &Caller| matches!(caller.role, Role::Admin | Role::Operator | Role::Viewer);
         Self {
             title: title.to_owned(),
-            refresh_s: None,
             who: caller.map(|caller| format!("{} ({})", caller.name, caller.role.name())),
             signed_in: caller.is_some_and(|caller| caller.token.is_some()),
-            sees_fleet: caller.is_some_and(runs),
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -184,19 +184,6 @@ pub(crate) async fn list_decisions(
     }
 }
 
-/// The newest decisions that a caller may see.
-pub(crate) async fn recent_decisions(
-    control: &Arc<ControlPlane>,
-    caller: &Caller,
-    limit: usize,
-) -> ApiResult<Vec<Decision>> {
-    let found = control.read(move |ledger| ledger.decisions(None, limit)).await?;
-    let seen = found.iter().filter(|decision| caller.sees(&decision.record.tenant));
-    let viewed = seen
-        .map(|decision| view(decision, &Audience::of(control, caller, &decision.record.tenant)));
-    Ok(viewed.collect())
-}
-
 /// List decisions
 ///
 /// Newest first. A page may be short or empty although there are more: continue while there is a
@@ -223,7 +210,7 @@ async fn stored(
 }
 
 /// One decision with its requests, as a caller may see it.
-pub(crate) async fn get_decision(
+async fn get_decision(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,
@@ -323,7 +310,7 @@ async fn explain(
 }
 
 /// Why a decision came out as it did, as a caller may see it.
-pub(crate) async fn explain_stored(
+async fn explain_stored(
     control: &Arc<ControlPlane>,
     caller: &Caller,
     id: &str,

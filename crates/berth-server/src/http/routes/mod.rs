@@ -2,6 +2,7 @@
 
 mod audit;
 mod claims;
+mod console;
 mod decisions;
 mod evacuations;
 mod events;
@@ -58,6 +59,7 @@ pub(super) fn all(limits: HttpLimits) -> Routes {
         .merge(audit::routes())
         .merge(state::routes())
         .merge(pages::routes())
+        .merge(console::routes())
 }
 
 /// Whose object, where names are unique only within a tenant.

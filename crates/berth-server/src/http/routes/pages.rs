@@ -1,32 +1,28 @@
-//! Pages for people: the fleet, a decision, the API, what a code means, signing in and out.
+//! Pages for people that need no script: the API, what a code means, signing in and out.
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest as _, Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
-use berth_api::{DecisionOutcome, Role};
-use berth_engine::InstanceId;
+use berth_api::Role;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Routes, decisions};
+use super::Routes;
 use crate::access::AccessControl;
 use crate::http::auth::{COOKIE, OverTls};
-use crate::http::extract::{Path, Query, RequestContext};
+use crate::http::extract::Path;
 use crate::http::same_origin::check_form;
 use crate::pages::{self, ErrorPage, SignInPage};
 use crate::problem::ApiError;
 use crate::state::AppState;
 use berth_control::caller::Caller;
-use berth_control::{ControlPlane, ExplanationRange};
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
-        .routes(routes!(fleet))
-        .routes(routes!(decision))
         .routes(routes!(sign_in_page, sign_in))
         .routes(routes!(sign_out))
         .routes(routes!(docs))
@@ -46,64 +42,6 @@ impl axum::extract::FromRequestParts<AppState> for Viewer {
     ) -> Result<Self, Self::Rejection> {
         Ok(Self(parts.extensions.get::<Caller>().cloned()))
     }
-}
-
-/// Look at the fleet
-///
-/// A page for people: nodes, usage, the queue, recent decisions. It reloads itself.
-#[utoipa::path(get, path = "/", tag = "pages",
-    responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
-async fn fleet(State(control): State<Arc<ControlPlane>>, caller: Caller) -> Response {
-    control.wait_for_read_your_writes().await;
-    match decisions::recent_decisions(&control, &caller, pages::RECENT_DECISIONS).await {
-        Ok(recent) => pages::fleet_page(&control, &caller, &recent),
-        Err(error) => ErrorPage::response(&error, Some(&caller)),
-    }
-}
-
-/// Look at a decision
-///
-/// A page for people: the request, the outcome and the reasons.
-#[utoipa::path(get, path = "/decisions/{id}", tag = "pages",
-    params(("id" = String, Path, description = "The decision."), DecisionPageQuery),
-    responses((status = 200, description = "The page.", content_type = "text/html", body = String)))]
-async fn decision(
-    RequestContext { control, caller }: RequestContext,
-    Path(id): Path<String>,
-    Query(query): Query<DecisionPageQuery>,
-) -> Response {
-    let found = match decisions::get_decision(&control, &caller, &id).await {
-        Ok(found) => found,
-        Err(error) => return ErrorPage::response(&error, Some(&caller)),
-    };
-    let granted = found.outcome == DecisionOutcome::Granted;
-    let mut explained = None;
-    if granted && (query.explain || found.fleet_version <= EXPLAINED_AT_ONCE) {
-        let range = ExplanationRange { instance: query.instance, from: 0, limit: 0 };
-        match decisions::explain_stored(&control, &caller, &id, range).await {
-            Ok(explanation) => explained = Some(explanation),
-            Err(error) => return ErrorPage::response(&error, Some(&caller)),
-        }
-    }
-    let page = pages::DecisionPage::of(&found, explained.as_ref(), &caller, control.now());
-    pages::html(StatusCode::OK, &page)
-}
-
-/// Events that are read to explain a decision when its page is opened; a longer log is read on
-/// request.
-const EXPLAINED_AT_ONCE: i64 = 50_000;
-
-/// The query of a decision's page.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct DecisionPageQuery {
-    /// Whether to explain the choice, however long the log is.
-    #[serde(default)]
-    explain: bool,
-    /// The instance to explain; the first when absent.
-    #[param(value_type = Option<uuid::Uuid>)]
-    instance: Option<InstanceId>,
 }
 
 /// Read about the API
@@ -153,7 +91,8 @@ struct SignIn {
 
 /// Sign in
 ///
-/// Takes a token from a form and gives it back as a cookie, which serves for reading only.
+/// Takes a token from a form and gives it back as a cookie that scripts cannot read. It serves for
+/// reading, and for changes that the console of this server makes.
 #[utoipa::path(post, path = "/sign-in", tag = "pages",
     request_body(content = String, content_type = "application/x-www-form-urlencoded", description = "`token=TOKEN`"),
     responses(
@@ -176,9 +115,9 @@ async fn sign_in(State(access): State<Arc<AccessControl>>, request: Request) -> 
     let Some(caller) = access.tokens.caller(token, from, access.clock.now()) else {
         return wrong("This token is not valid: it may be mistyped, expired or revoked.");
     };
-    // Others have no fleet to look at.
-    let runs = matches!(caller.role, Role::Admin | Role::Operator | Role::Viewer);
-    let mut response = Redirect::to(if runs { "/" } else { "/docs" }).into_response();
+    // An agent has nothing to look at.
+    let home = if caller.role == Role::Agent { "/docs" } else { "/" };
+    let mut response = Redirect::to(home).into_response();
     set_cookie(&mut response, token, None, secure);
     response
 }
