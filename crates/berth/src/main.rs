@@ -75,6 +75,7 @@ enum Command {
     /// Example: berth simulate elastic --nodes 100 --instances 2000
     #[command(subcommand)]
     Simulate(simulate::Simulate),
+    Tune(simulate::Tune),
     /// Run a server.
     ///
     /// Example: berth up --demo
@@ -148,6 +149,7 @@ fn main() -> ExitCode {
         Command::Import(import) => import.run(),
         Command::Kube(kube) => return kube.run(&global),
         Command::Simulate(simulate) => simulate.run(),
+        Command::Tune(tune) => tune.run(),
         Command::Up(up) => up.run(),
         Command::Verify(verify) => verify.run(),
     };

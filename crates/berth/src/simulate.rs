@@ -1,7 +1,11 @@
 //! `berth simulate`: simulations in memory with the real engine, to evaluate a rule before a fleet
 //! depends on it. It uses no server.
 
+mod condition;
 mod replay;
+mod report;
+mod source;
+mod tune;
 
 use std::time::Instant;
 
@@ -10,7 +14,10 @@ use berth_sim::elastic::{Options, Outcome, Rule, TargetPolicy, simulate_day};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-pub(crate) use replay::{choosers, files_named, nodes_with_spare, outcome_table, replay_all};
+pub(crate) use condition::Condition;
+pub(crate) use replay::{choosers, outcome_table, replay_all, tenths_of_milli};
+pub(crate) use source::{FleetArgs, Source, files_named, nodes_with_spare};
+pub(crate) use tune::Tune;
 
 /// The simulations.
 #[derive(Subcommand)]
@@ -23,13 +30,14 @@ pub(crate) enum Simulate {
     ///
     /// Example: berth simulate elastic --nodes 1000 --instances 20000 --json
     Elastic(ElasticDay),
-    /// Replay traces of real arrivals under policies and simple rules, side by side.
+    /// Replay traces of arrivals under policies and simple rules, side by side.
     ///
     /// A trace is a CSV file with the columns time, event, vm_id, cpu_milli and memory_mib, plain or
-    /// compressed with gzip. An event is create, delete, resize, node-lost or node-back. CPU is a hard
-    /// limit under every policy. Fails if a node ever held more than it has.
+    /// compressed with gzip; the events of a server; an export of a ledger; or made up. An event is create,
+    /// delete, resize, spot-reclaim, node-lost, node-reboot or node-back. CPU is a hard limit under every
+    /// policy. Fails if a node ever held more than it has.
     ///
-    /// Example: berth simulate replay events.csv --nodes nodes.csv --policy pack --policy first-fit
+    /// Example: berth simulate replay events.csv --nodes nodes.csv --policy pack --html report.html
     Replay(replay::Replay),
 }
 

@@ -133,6 +133,12 @@ impl FeedEvent {
         }
     }
 
+    /// What happened, with everything that an operator may see.
+    #[must_use]
+    pub fn body(&self) -> &Map<String, Value> {
+        &self.body
+    }
+
     /// The event as a caller may see it; absent when it may not, or did not ask for it.
     #[must_use]
     pub fn seen_by(&self, caller: &Caller, reader: &Reader) -> Option<berth_api::Event> {

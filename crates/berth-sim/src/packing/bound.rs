@@ -31,7 +31,10 @@ pub fn volume_bound(trace: &Trace, nodes: &[FleetNode]) -> Bound {
             Action::Resize(instance, demand) => {
                 (Some(std::mem::replace(&mut demands[instance], demand)), Some(demand))
             }
-            Action::NodeLost(_) | Action::NodeBack(_) => continue,
+            Action::NodeLost(_)
+            | Action::NodeReboot(_)
+            | Action::NodeBack(_)
+            | Action::SpotReclaim(_) => continue,
         };
         let amount = |demand: Option<Demand>, of: fn(&Demand) -> u32| {
             demand.as_ref().map_or(0, |demand| u64::from(of(demand)))

@@ -60,6 +60,13 @@ pub(super) fn engine_name(position: usize) -> String {
     format!("n{position:07}")
 }
 
+/// The nodes as a server would have them in a replay, in the order of the file, which is also that of
+/// their names.
+#[must_use]
+pub fn node_facts(nodes: &[FleetNode]) -> Vec<NodeFacts> {
+    nodes.iter().enumerate().map(|(position, node)| facts_of(position, node)).collect()
+}
+
 /// An engine with these nodes.
 pub(super) fn engine_with(nodes: &[FleetNode], policy: Policy) -> Result<Engine, InvalidNode> {
     let mut engine = Engine::new(policy);
@@ -70,7 +77,7 @@ pub(super) fn engine_with(nodes: &[FleetNode], policy: Policy) -> Result<Engine,
 }
 
 /// A node as it is, with all of its capacity for instances.
-pub(super) fn facts_of(position: usize, node: &FleetNode) -> NodeFacts {
+fn facts_of(position: usize, node: &FleetNode) -> NodeFacts {
     let FleetNode { capacity, .. } = node;
     let amounts =
         Amounts::new(capacity.cpu_milli, capacity.memory_mib).with_disk(capacity.disk_mib);

@@ -2,6 +2,18 @@
 
 use serde::Serialize;
 
+/// A hash of where instances went, in the order in which they arrived; equal for equal choices. Nodes are
+/// given by their position in their file.
+#[must_use]
+pub fn placement_digest(placements: &[Option<u32>]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for placement in placements {
+        let mark = placement.map_or(0, |node| u64::from(node) + 1);
+        hasher.update(&mark.to_le_bytes());
+    }
+    hasher.finalize().to_hex().as_str()[..16].to_owned()
+}
+
 /// The fleet at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sample {
@@ -42,6 +54,12 @@ pub struct Outcome {
     pub displaced: u64,
     /// Instances of lost nodes that had no other place.
     pub displaced_without_place: u64,
+    /// Instances that had to leave for a spot reclaim, and were placed on other nodes.
+    pub reclaimed: u64,
+    /// Instances that had to leave for a spot reclaim, and had no other place.
+    pub reclaimed_without_place: u64,
+    /// Instances that restarted with their node.
+    pub restarted: u64,
     /// Nodes in use on average over time, in thousandths.
     pub mean_nodes_milli: u64,
     /// Nodes in use at most.
@@ -60,4 +78,7 @@ pub struct Outcome {
     pub digest: String,
     /// The fleet over time.
     pub samples: Vec<Sample>,
+    /// Where each instance went when it arrived, by the position of the node in its file; absent: nowhere.
+    #[serde(skip)]
+    pub placements: Vec<Option<u32>>,
 }

@@ -65,6 +65,17 @@ pub struct Damage {
     pub expected: String,
 }
 
+/// Opens a file; whether it is compressed is read from its first bytes, not from its name.
+pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, ReadError> {
+    let failed = |source| ReadError::File { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut first = Vec::new();
+    Read::by_ref(&mut file).take(2).read_to_end(&mut first).map_err(failed)?;
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let file = BufReader::new(file);
+    Ok(if first == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+}
+
 /// A file with a header.
 pub(super) struct Table {
     path: PathBuf,
@@ -73,17 +84,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Opens a file; whether it is compressed is read from its first bytes, not from its name.
+    /// Opens a file and reads its header.
     pub(super) fn open(path: &Path) -> Result<Self, ReadError> {
         let failed = |source| ReadError::File { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
-        let mut first = Vec::new();
-        Read::by_ref(&mut file).take(2).read_to_end(&mut first).map_err(failed)?;
-        file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        let file = BufReader::new(file);
-        let source: Box<dyn Read> =
-            if first == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(source);
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(open(path)?);
         let header = reader.headers().map_err(|error| failed(into_io(error)))?.clone();
         Ok(Self { path: path.to_owned(), reader, header })
     }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::bound::volume_bound;
 use super::chooser::{Chooser, Kind};
 use super::fleet::{FleetNode, engine_name, engine_with};
-use super::outcome::{Outcome, Sample};
+use super::outcome::{Outcome, Sample, placement_digest};
 use super::peers::Peer;
 use super::sums::FleetSums;
 use super::trace::{Action, Demand, Trace};
@@ -112,7 +112,6 @@ struct Replay<'a> {
     sums: FleetSums,
     now: u64,
     node_seconds: u128,
-    hasher: blake3::Hasher,
     outcome: Outcome,
 }
 
@@ -146,7 +145,6 @@ impl<'a> Replay<'a> {
             sums: FleetSums::new(nodes, &trace.demands),
             now: trace.events.first().map_or(0, |event| event.time),
             node_seconds: 0,
-            hasher: blake3::Hasher::new(),
             outcome: Outcome { policy: chooser.name.clone(), ..Outcome::default() },
         })
     }
@@ -169,22 +167,23 @@ impl<'a> Replay<'a> {
                 self.resize(*instance, *demand);
                 Ok(())
             }
+            Action::SpotReclaim(instance) => self.reclaim(*instance),
             Action::NodeLost(name) => self.lose_node(name),
-            Action::NodeBack(name) => {
-                let node = self.node_named(name)?;
-                let id = NodeId::new(&engine_name(node));
-                self.engine.fleet_mut().set_state(&id, NodeState::Active);
+            Action::NodeReboot(name) => {
+                let node = self.set_state(name, NodeState::Cordoned)?;
+                let restarted = self.instances_on(node).len() as u64;
+                self.outcome.restarted += restarted;
                 Ok(())
             }
+            Action::NodeBack(name) => self.set_state(name, NodeState::Active).map(|_| ()),
         }
     }
 
     fn create(&mut self, instance: usize) -> Result<(), ReplayError> {
         let demand = self.trace.demands[instance];
-        let node = self.place(instance, demand)?;
+        let node = self.place(&self.request_of(instance, demand), instance, demand)?;
         self.outcome.arrived += 1;
-        let mark = node.map_or(0, |node| node as u64 + 1);
-        self.hasher.update(&mark.to_le_bytes());
+        self.outcome.placements.push(node.and_then(|node| u32::try_from(node).ok()));
         if node.is_some() {
             self.outcome.placed += 1;
             return Ok(());
@@ -198,20 +197,24 @@ impl<'a> Replay<'a> {
     }
 
     /// Chooses a node and claims it; none if the instance fits nowhere.
-    fn place(&mut self, instance: usize, demand: Demand) -> Result<Option<usize>, ReplayError> {
-        let request = request_of(instance, demand);
+    fn place(
+        &mut self,
+        request: &InstanceRequest,
+        instance: usize,
+        demand: Demand,
+    ) -> Result<Option<usize>, ReplayError> {
         let chosen = match self.kind {
-            Kind::Policy(_) => self.engine.try_place(&request, NOW).map(|placement| {
+            Kind::Policy(_) => self.engine.try_place(request, NOW).map(|placement| {
                 placement.and_then(|placement| {
                     let position = self.engine.fleet().position_of(&placement.node)?;
                     self.by_position.get(position).copied()
                 })
             }),
-            Kind::Peer(peer) => self.choose_by_rule(*peer, &request, demand),
+            Kind::Peer(peer) => self.choose_by_rule(*peer, request, demand),
         };
         let chosen = chosen.map_err(|source| ReplayError::Request { instance, source })?;
         let Some(node) = chosen else { return Ok(None) };
-        self.engine.fleet_mut().claim(&request, &NodeId::new(&engine_name(node)))?;
+        self.engine.fleet_mut().claim(request, &NodeId::new(&engine_name(node)))?;
         self.outcome.violations += u64::from(!self.sums.charge(node, demand));
         self.held[instance] = Some(Held { node, demand });
         self.outcome.peak_nodes = self.outcome.peak_nodes.max(self.sums.in_use());
@@ -248,7 +251,7 @@ impl<'a> Replay<'a> {
     /// Grows or shrinks an instance where it is. One that does not fit stays as it was.
     fn resize(&mut self, instance: usize, demand: Demand) {
         let Some(held) = self.held[instance] else { return };
-        let request = request_of(instance, demand);
+        let request = self.request_of(instance, demand);
         let node = NodeId::new(&engine_name(held.node));
         let fits =
             self.engine.as_if_released(request.id, |engine| engine.check(&request, &node, NOW));
@@ -264,19 +267,45 @@ impl<'a> Replay<'a> {
 
     /// Takes a node out, and places its instances on others, in the order in which they arrived.
     fn lose_node(&mut self, name: &str) -> Result<(), ReplayError> {
-        let node = self.node_named(name)?;
-        self.engine.fleet_mut().set_state(&NodeId::new(&engine_name(node)), NodeState::Lost);
-        let on_node = |held: &Option<Held>| held.is_some_and(|held| held.node == node);
-        let displaced: Vec<usize> =
-            (0..self.held.len()).filter(|instance| on_node(&self.held[*instance])).collect();
-        for instance in displaced {
+        let node = self.set_state(name, NodeState::Lost)?;
+        for instance in self.instances_on(node) {
             let Some(held) = self.release(instance) else { continue };
-            match self.place(instance, held.demand)? {
+            let request = self.request_of(instance, held.demand);
+            match self.place(&request, instance, held.demand)? {
                 Some(_) => self.outcome.displaced += 1,
                 None => self.outcome.displaced_without_place += 1,
             }
         }
         Ok(())
+    }
+
+    /// Moves an instance to another node than its own; it ends if there is none.
+    fn reclaim(&mut self, instance: usize) -> Result<(), ReplayError> {
+        let Some(held) = self.release(instance) else { return Ok(()) };
+        let mut request = self.request_of(instance, held.demand);
+        request.excluded_nodes.push(NodeId::new(&engine_name(held.node)));
+        match self.place(&request, instance, held.demand)? {
+            Some(_) => self.outcome.reclaimed += 1,
+            None => self.outcome.reclaimed_without_place += 1,
+        }
+        Ok(())
+    }
+
+    /// What is on a node, in the order in which it arrived.
+    fn instances_on(&self, node: usize) -> Vec<usize> {
+        let on_node = |held: &Option<Held>| held.is_some_and(|held| held.node == node);
+        (0..self.held.len()).filter(|instance| on_node(&self.held[*instance])).collect()
+    }
+
+    fn set_state(&mut self, name: &str, state: NodeState) -> Result<usize, ReplayError> {
+        let node = self.node_named(name)?;
+        self.engine.fleet_mut().set_state(&NodeId::new(&engine_name(node)), state);
+        Ok(node)
+    }
+
+    fn request_of(&self, instance: usize, demand: Demand) -> InstanceRequest {
+        let amounts = Amounts::new(demand.cpu_milli, demand.memory_mib).with_disk(demand.disk_mib);
+        InstanceRequest::new(instance_id(instance), self.trace.tenant(instance), amounts)
     }
 
     fn node_named(&self, name: &str) -> Result<usize, ReplayError> {
@@ -308,16 +337,11 @@ impl<'a> Replay<'a> {
         outcome.stranded_cpu_ppm = self.sums.stranded_ppm();
         outcome.bound_peak_nodes = bound.peak_nodes;
         outcome.bound_mean_nodes_milli = mean(bound.node_seconds);
-        outcome.digest = self.hasher.finalize().to_hex().as_str()[..16].to_owned();
+        outcome.digest = placement_digest(&outcome.placements);
         outcome
     }
 }
 
 fn instance_id(instance: usize) -> InstanceId {
     InstanceId::from_u128(instance as u128 + 1)
-}
-
-fn request_of(instance: usize, demand: Demand) -> InstanceRequest {
-    let amounts = Amounts::new(demand.cpu_milli, demand.memory_mib);
-    InstanceRequest::new(instance_id(instance), "trace", amounts.with_disk(demand.disk_mib))
 }

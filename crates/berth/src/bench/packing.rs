@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use berth_sim::packing::{Chooser, Outcome, ReadError, read_fleet, read_trace};
+use berth_sim::packing::{Chooser, FleetNode, Outcome, ReadError, Trace, read_fleet, read_trace};
 use clap::Args;
 use serde::Serialize;
 
 use crate::simulate::{choosers, files_named, nodes_with_spare, outcome_table, replay_all};
+
+/// Nodes in addition to the volume of a trace, where nothing states the size of its fleet.
+const DEFAULT_SPARE_PERCENT: u32 = 3;
 
 /// Options of `berth bench packing`.
 #[derive(Args)]
@@ -19,9 +22,13 @@ pub(crate) struct PackingBench {
     /// Default: all built-in policies and simple rules.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<String>,
-    /// Nodes in addition to those that a trace needs by volume alone, in percent. May be given more than
-    /// once: each is a fleet of its own.
-    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    /// Number of nodes to use of every file, from its first. May be given more than once: each is a fleet
+    /// of its own.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "spare", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    node_count: Vec<u32>,
+    /// Nodes in addition to those that a trace needs by volume alone, in percent; may be given more than
+    /// once. Default: the sizes that REFERENCE.md in the folder states, or 3.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
     spare: Vec<u32>,
     /// Seed of the rules that draw.
     #[arg(long, default_value_t = 1)]
@@ -62,9 +69,10 @@ impl PackingBench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let choosers = choosers(&self.policies)?;
         let mut report = Report { results: Vec::new(), skipped: Vec::new() };
+        let stated = StatedSizes::read(&self.traces)?;
         for folder in folders_with_traces(&self.traces)? {
             for events in files_named(&folder, "events")? {
-                self.measure_trace(&folder, &events, &choosers, &mut report)?;
+                self.measure_trace(&events, &stated, &choosers, &mut report)?;
             }
         }
         if report.results.is_empty() {
@@ -85,11 +93,12 @@ impl PackingBench {
     /// Replays one trace on each of its fleets.
     fn measure_trace(
         &self,
-        folder: &Path,
         events: &Path,
+        stated: &StatedSizes,
         choosers: &[Chooser],
         report: &mut Report,
     ) -> anyhow::Result<()> {
+        let folder = events.parent().unwrap_or(&self.traces);
         let trace = match read_trace(events, false) {
             Ok(trace) => trace,
             Err(error @ (ReadError::Line { .. } | ReadError::Column { .. })) => {
@@ -100,8 +109,7 @@ impl PackingBench {
         };
         for file in files_named(folder, "nodes")? {
             let nodes = read_fleet(&file, false)?;
-            for spare in &self.spare {
-                let count = nodes_with_spare(&trace, &nodes, *spare).min(nodes.len());
+            for count in self.fleet_sizes(&trace, &nodes, stated.of(events, &file)) {
                 let slice = slice_name(&self.traces, events, &file, count);
                 let results = replay_all(&trace, &nodes[..count], choosers, self.seed)
                     .with_context(|| format!("cannot replay {slice}"))?;
@@ -117,6 +125,62 @@ impl PackingBench {
             }
         }
         Ok(())
+    }
+
+    /// How many nodes of a file to use, a fleet each, in the order in which they are asked for.
+    fn fleet_sizes(&self, trace: &Trace, nodes: &[FleetNode], stated: Vec<usize>) -> Vec<usize> {
+        let with_spare = |spare: &u32| nodes_with_spare(trace, nodes, *spare);
+        let mut sizes: Vec<usize> = if !self.node_count.is_empty() {
+            self.node_count.iter().map(|count| *count as usize).collect()
+        } else if !self.spare.is_empty() {
+            self.spare.iter().map(with_spare).collect()
+        } else if stated.is_empty() {
+            vec![with_spare(&DEFAULT_SPARE_PERCENT)]
+        } else {
+            stated
+        };
+        for size in &mut sizes {
+            *size = (*size).min(nodes.len());
+        }
+        sizes.dedup();
+        sizes
+    }
+}
+
+/// Fleets that a folder's `REFERENCE.md` has results for. Its lines have the form
+/// `FOLDER/events.csv.gz with FOLDER/nodes.csv.gz: …; fleet 56`; all others are ignored.
+struct StatedSizes(Vec<(PathBuf, PathBuf, usize)>);
+
+impl StatedSizes {
+    fn read(root: &Path) -> anyhow::Result<Self> {
+        let path = root.join("REFERENCE.md");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let stated = |line: &str| {
+            let (events, rest) = line.trim_start_matches('#').trim().split_once(" with ")?;
+            let (nodes, _) = rest.split_once(": ")?;
+            let (_, size) = rest.rsplit_once("; fleet ")?;
+            Some((PathBuf::from(events), PathBuf::from(nodes), size.trim().parse().ok()?))
+        };
+        Ok(Self(text.lines().filter_map(stated).collect()))
+    }
+
+    /// The sizes for these files, whatever folder the traces were in when the results were made.
+    fn of(&self, events: &Path, nodes: &Path) -> Vec<usize> {
+        let is_same = |stated: &Path, file: &Path| {
+            let folder =
+                |path: &Path| path.parent().and_then(Path::file_name).map(ToOwned::to_owned);
+            stated.file_name() == file.file_name() && folder(stated) == folder(file)
+        };
+        let of_these = |(stated, beside, _): &&(PathBuf, PathBuf, usize)| {
+            is_same(stated, events) && is_same(beside, nodes)
+        };
+        self.0.iter().filter(of_these).map(|(_, _, size)| *size).collect()
     }
 }
 

@@ -26,6 +26,7 @@ mod permits;
 mod place;
 mod policies;
 mod policies_live;
+mod policies_trace;
 mod pools;
 mod queue;
 #[cfg(test)]

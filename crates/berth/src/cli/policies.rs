@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::policies_live;
+use super::policies_trace::TraceDiffArgs;
 use super::resource::{NameArg, Resource, WatchOption, path_of};
 use crate::cmdutil::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::cmdutil::{
@@ -36,7 +37,7 @@ pub(crate) enum Policies {
     Validate(FileArg),
     /// Show the differences between two policies.
     #[command(
-        after_help = "Examples:\n  berth policies diff balanced mine.toml\n  berth policies diff active mine.toml --on-live"
+        after_help = "Examples:\n  berth policies diff balanced mine.toml\n  berth policies diff active mine.toml --on-live\n  berth policies diff active mine.toml --since 7d\n  berth policies diff pack mine.toml --on events.csv --fail-if 'rejected > +0.1%'"
     )]
     Diff(DiffArgs),
     /// Store a policy. It has no effect until it is activated.
@@ -76,9 +77,11 @@ pub(crate) struct DiffArgs {
     /// Also show what would change on the current fleet: decisions, nodes and classes.
     #[arg(long)]
     on_live: bool,
-    /// With --on-live: show at most this many of each.
-    #[arg(long, value_name = "N", requires = "on_live")]
+    /// Show at most this many differences of each kind, on the fleet or on traces.
+    #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    #[command(flatten)]
+    on_traces: TraceDiffArgs,
 }
 
 #[derive(Args, Debug)]
@@ -97,6 +100,9 @@ pub(crate) struct PutArgs {
 }
 
 const TOML: &str = "application/toml";
+
+/// Differences on traces that are listed unless said otherwise.
+const DEFAULT_LISTED: usize = 20;
 
 impl Resource for StoredPolicy {
     const KIND: &'static str = "policy";
@@ -167,6 +173,7 @@ impl Policies {
                 })
             }
             Self::Diff(diff) if diff.on_live => diff_on_live(session, diff).await,
+            Self::Diff(diff) if diff.on_traces.is_wanted() => diff_on_traces(session, diff).await,
             Self::Diff(DiffArgs { from, to, .. }) => {
                 let (from, to) = (find(session, &from).await?, find(session, &to).await?);
                 print_diff(out, &from, &to)
@@ -223,6 +230,21 @@ async fn diff_on_live(session: &Session, diff: DiffArgs) -> CmdResult {
         print_changes(out, ("first", &diff.from), ("second", &diff.to), &diff.changes);
         diff.live.iter().for_each(|live| policies_live::print(out, live));
     })
+}
+
+/// Prints what two policies make of the same arrivals. A built-in policy and a file need no server.
+async fn diff_on_traces(session: &Session, diff: DiffArgs) -> CmdResult {
+    let mut policies = Vec::new();
+    for name in [&diff.from, &diff.to] {
+        let is_builtin = !is_file(name) && BUILTIN_POLICIES.contains(&name.as_str());
+        let policy = if is_builtin {
+            EnginePolicy::builtin(name)
+        } else {
+            EnginePolicy::from_stored(&find(session, name).await?.body.to_string())
+        };
+        policies.push(policy.map_err(|error| Failure::usage(error.to_string()))?);
+    }
+    diff.on_traces.run(session, &policies, diff.limit.unwrap_or(DEFAULT_LISTED)).await
 }
 
 /// A policy as the API takes it: the text of a file, or a name.

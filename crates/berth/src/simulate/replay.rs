@@ -5,32 +5,25 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use berth_sim::packing::{
-    Chooser, FleetNode, Options, Outcome, Trace, read_fleet, read_trace, replay, volume_bound,
-};
+use berth_sim::packing::{Chooser, FleetNode, Options, Outcome, Trace, replay};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::report::{write_charts, write_html};
+use super::source::{FleetArgs, Source};
 use crate::cmdutil::{Cell, Table};
 
 /// Options of `berth simulate replay`.
 #[derive(Args)]
 pub(crate) struct Replay {
-    /// Files with events: time,event,vm_id,cpu_milli,memory_mib. CSV, plain or compressed with gzip.
+    /// Traces: CSV files with time,event,vm_id,cpu_milli,memory_mib, plain or compressed with gzip; events
+    /// of a server as `berth events -o json` prints them; files of `berth export`; or `synthetic`, such as
+    /// synthetic:hours=24,arrivals=600,lifetime=240,diurnal=40.
     #[arg(required = true, value_name = "TRACE")]
-    traces: Vec<PathBuf>,
-    /// File with nodes: node_id,cpu_milli,memory_mib. The only file nodes*.csv beside the trace if not
-    /// given.
-    #[arg(long, value_name = "FILE")]
-    nodes: Option<PathBuf>,
-    /// Number of nodes to use, from the first of the file. Default: as many as the trace needs by
-    /// volume, and --spare percent more.
-    #[arg(long, value_name = "NUMBER", conflicts_with = "spare", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    node_count: Option<u32>,
-    /// Nodes in addition to those that the trace needs by volume alone, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    spare: u32,
+    traces: Vec<String>,
+    #[command(flatten)]
+    fleet: FleetArgs,
     /// Policy: a built-in one, a file that ends in .toml, or a simple rule such as first-fit. May be
     /// given more than once. Default: all built-in policies and simple rules.
     #[arg(long = "policy", value_name = "POLICY")]
@@ -38,9 +31,12 @@ pub(crate) struct Replay {
     /// Seed of the rules that draw.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Leave out malformed lines instead of stopping at the first.
-    #[arg(long)]
-    skip_bad: bool,
+    /// Write a report with charts: one HTML page that needs no other file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write each chart into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -48,31 +44,39 @@ pub(crate) struct Replay {
 
 /// What one policy made of a trace, and how long it took.
 #[derive(Serialize)]
-struct TimedOutcome {
+pub(super) struct TimedOutcome {
     #[serde(flatten)]
-    outcome: Outcome,
-    decisions_per_s: u64,
+    pub(super) outcome: Outcome,
+    pub(super) decisions_per_s: u64,
 }
 
+/// What policies made of one trace.
 #[derive(Serialize)]
-struct TraceReport {
-    trace: PathBuf,
-    nodes_file: PathBuf,
-    nodes: usize,
-    skipped_lines: usize,
-    outcomes: Vec<TimedOutcome>,
+pub(super) struct TraceReport {
+    pub(super) trace: String,
+    /// Where the nodes come from.
+    pub(super) nodes_file: String,
+    pub(super) nodes: usize,
+    pub(super) skipped_lines: usize,
+    pub(super) outcomes: Vec<TimedOutcome>,
 }
 
 impl Replay {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let choosers = choosers(&self.policies)?;
         let mut reports = Vec::new();
-        for path in &self.traces {
-            let report = self.replay_trace(path, &choosers)?;
+        for spec in &self.traces {
+            let report = self.replay_trace(spec, &choosers)?;
             if !self.json {
                 print_report(&report);
             }
             reports.push(report);
+        }
+        if let Some(file) = &self.html {
+            write_html(file, &reports)?;
+        }
+        if let Some(folder) = &self.svg {
+            write_charts(folder, &reports)?;
         }
         if self.json {
             println!("{}", serde_json::to_string(&reports)?);
@@ -88,37 +92,18 @@ impl Replay {
         Ok(())
     }
 
-    fn replay_trace(&self, path: &Path, choosers: &[Chooser]) -> anyhow::Result<TraceReport> {
-        let trace = read_trace(path, self.skip_bad)?;
-        for damage in &trace.skipped {
-            eprintln!("left out {}: {damage}", path.display());
-        }
-        let nodes_file = match &self.nodes {
-            Some(file) => file.clone(),
-            None => nodes_beside(path)?,
-        };
-        let nodes = read_fleet(&nodes_file, self.skip_bad)?;
-        let count = self
-            .node_count
-            .map_or_else(|| nodes_with_spare(&trace, &nodes, self.spare), |count| count as usize);
-        let Some(nodes) = nodes.get(..count) else {
-            bail!(
-                "{} has {} nodes, and {count} are needed: use --node-count with at most as many, or a \
-                 file with more",
-                nodes_file.display(),
-                nodes.len()
-            );
-        };
+    fn replay_trace(&self, spec: &str, choosers: &[Chooser]) -> anyhow::Result<TraceReport> {
+        let source = Source::load(spec, &self.fleet)?;
+        let nodes = source.fleet(&self.fleet)?;
         let mut outcomes = Vec::new();
         for chooser in choosers {
-            outcomes.push(time_replay(&trace, nodes, chooser, self.seed)?);
+            outcomes.push(time_replay(&source.trace, nodes, chooser, self.seed)?);
         }
-        let skipped_lines = trace.skipped.len();
         Ok(TraceReport {
-            trace: path.to_owned(),
-            nodes_file,
-            nodes: count,
-            skipped_lines,
+            nodes: nodes.len(),
+            skipped_lines: source.trace.skipped.len(),
+            trace: source.name,
+            nodes_file: source.nodes_from,
             outcomes,
         })
     }
@@ -139,46 +124,6 @@ pub(crate) fn choosers(names: &[String]) -> anyhow::Result<Vec<Chooser>> {
         Ok(Chooser::named(name)?)
     };
     names.iter().map(chooser).collect()
-}
-
-/// The only file of nodes in the folder of a trace.
-fn nodes_beside(trace: &Path) -> anyhow::Result<PathBuf> {
-    let folder = trace.parent().unwrap_or(Path::new("."));
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let mut found = files_named(folder, "nodes")?;
-    match (found.pop(), found.len()) {
-        (Some(file), 0) => Ok(file),
-        (None, _) => bail!("no file nodes*.csv beside {}: name one with --nodes", trace.display()),
-        (Some(_), others) => {
-            bail!(
-                "{} files nodes*.csv beside {}: choose one with --nodes",
-                others + 1,
-                trace.display()
-            )
-        }
-    }
-}
-
-/// The CSV files of a folder whose names begin so, plain or compressed, in the order of their names.
-pub(crate) fn files_named(folder: &Path, prefix: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot list the folder {}", folder.display()))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(prefix) && (name.ends_with(".csv") || name.ends_with(".csv.gz")) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// How many nodes the trace needs by volume alone, and some percent more.
-pub(crate) fn nodes_with_spare(trace: &Trace, nodes: &[FleetNode], percent: u32) -> usize {
-    let needed = volume_bound(trace, nodes).peak_nodes.saturating_mul(100 + u64::from(percent));
-    usize::try_from(needed.div_ceil(100)).unwrap_or(usize::MAX)
 }
 
 fn time_replay(
@@ -233,10 +178,10 @@ fn print_report(report: &TraceReport) {
     let Some(first) = report.outcomes.first().map(|timed| &timed.outcome) else { return };
     println!(
         "{}: {} instances on {} nodes of {}; by volume alone {} nodes at the peak, {} on average",
-        report.trace.display(),
+        report.trace,
         first.arrived,
         report.nodes,
-        report.nodes_file.display(),
+        report.nodes_file,
         first.bound_peak_nodes,
         tenths_of_milli(first.bound_mean_nodes_milli),
     );
@@ -287,7 +232,7 @@ pub(crate) fn outcome_table<'a>(outcomes: impl Iterator<Item = (&'a Outcome, u64
 }
 
 /// Thousandths as a number with one decimal.
-fn tenths_of_milli(milli: u64) -> String {
+pub(crate) fn tenths_of_milli(milli: u64) -> String {
     let tenths = (milli + 50) / 100;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
