@@ -161,7 +161,9 @@ fn read_export(path: &Path) -> anyhow::Result<(Trace, Vec<FleetNode>)> {
             break;
         }
         for event in page.events {
-            let event = FeedEvent::of(event);
+            let seq = event.seq;
+            let event =
+                FeedEvent::of(event).with_context(|| format!("{name}: event {seq} is damaged"))?;
             let body = Value::Object(event.body().clone());
             log.add(event.at, &event.kind, &body).map_err(|expected| {
                 anyhow::anyhow!("{name}: event {}: expected {expected}", event.seq)

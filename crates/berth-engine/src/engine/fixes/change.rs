@@ -119,7 +119,10 @@ impl RequestChange {
             Self::AcceptVirtual => ("not-virtual", "accept virtual nodes".to_owned()),
             Self::LeaveGroup(group) => ("groups", format!("leave group {group}")),
             Self::Soften(rule) => ("affinity", format!("make {rule} soft with ~, or drop it")),
-            Self::DropStrict => ("strict-locality", "drop strict, so that near and far are only preferred".to_owned()),
+            Self::DropStrict => (
+                "strict-locality",
+                "drop strict, so that near and far are only preferred".to_owned(),
+            ),
             Self::DropVolumes(volumes) => {
                 ("volume-home", format!("do without volume {}", volumes.join(", ")))
             }
