@@ -60,8 +60,7 @@ impl BackgroundLoop for HeartbeatWriter {
 fn changed_loads(control: &ControlPlane) -> Vec<(NodeId, Option<MeasuredLoad>)> {
     let loads = control.liveness.take_loads();
     let policy = control.catalog.policy();
-    let counts =
-        |policy: &Policy| policy.weights().any(|(id, _)| id.scorer().name == "measured-load");
+    let counts = |policy: &Policy| policy.uses("measured-load");
     if !policy.is_some_and(|policy| counts(&policy)) {
         return Vec::new();
     }

@@ -39,7 +39,9 @@ pub use explain::{
     Audience, Decision, Explanation, ExplanationPage, FilterCount, Fix, NearestMiss, NodeVerdict,
     QuotaLimits, Refusal, SearchEnd, Term,
 };
-pub use fleet::{ClaimError, Fleet, FleetChange, NodeUsage, ResidentRuleCounts, UsedOf};
+pub use fleet::{
+    ClaimError, Fleet, FleetChange, NodeUsage, ResidentRuleCounts, UsedOf, UsualShape,
+};
 pub use model::*;
 pub use plan::{
     Batch, BatchMode, BatchOutcome, Effort, EvacuationInstance, EvacuationPlan, MoveOutcome,

@@ -8,7 +8,7 @@ use super::{Engine, eligibility_bits};
 use crate::filter::{Needs, passes_request_tests};
 use crate::model::{InstanceRequest, InvalidRequest, Timestamp};
 use crate::prepared_request::PreparedRequest;
-use crate::score::all_totals;
+use crate::score::{BlockScores, all_totals};
 
 impl Engine {
     /// Calls `visit` for every node that could take the instance, with the node's position, its total
@@ -39,6 +39,7 @@ impl Engine {
             derived: &self.derived,
             mask,
             needs: &needs,
+            blocks: BlockScores::new(&self.scorers.blocks, &prepared),
         };
         eligibility_bits::fill_eligible(
             &prepared,

@@ -66,6 +66,11 @@ impl DerivedState {
         }
     }
 
+    /// Has everything recomputed with the next decision.
+    pub(crate) fn restart(&mut self) {
+        self.now = Timestamp(i64::MAX);
+    }
+
     /// Brings everything up to date with the fleet and the time.
     pub(crate) fn catch_up(
         &mut self,

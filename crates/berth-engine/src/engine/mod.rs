@@ -24,9 +24,11 @@ use crate::explain::{Explanation, ExplanationPage, Refusal, explain_choice, expl
 use crate::filter::{Needs, first_failure, passes_request_tests};
 use crate::fleet::{Fleet, FleetIdentity, LANES, NodeIndex, NodeRow};
 use crate::model::{Evidence, InstanceId, InstanceRequest, InvalidRequest, NodeId, Timestamp};
-use crate::policy::Policy;
+use crate::policy::{Policy, ScorerId};
 use crate::prepared_request::{Notice, PreparedRequest};
-use crate::score::{WeightedScorers, all_totals, all_values, combine, notices_of};
+use crate::score::{
+    BlockScores, ScorerKind, WeightedScorers, all_totals, all_values, combine, notices_of,
+};
 use derived_state::DerivedState;
 use masks::{MAX_MASKS, Masks};
 use rankings::{MAX_RANKINGS, RankingLookup, Rankings};
@@ -373,7 +375,23 @@ impl Engine {
         if !self.fleet_identity.is_same_as(self.fleet.identity()) {
             self.drop_derived();
         }
+        self.weigh();
         self.derived.catch_up(&mut self.fleet, &self.policy, &self.scorers, now);
+    }
+
+    /// Makes the weights those of the fleet's load.
+    fn weigh(&mut self) {
+        let changed = self.policy.weigh_at(self.fleet.load_permille());
+        if changed.is_empty() {
+            return;
+        }
+        let version = self.scorers.version + 1;
+        self.scorers = WeightedScorers { version, ..WeightedScorers::new(&self.policy) };
+        let in_points =
+            |id: &ScorerId| matches!(id.scorer().kind, ScorerKind::Facts(_) | ScorerKind::Load(_));
+        if changed.iter().any(in_points) {
+            self.derived.restart();
+        }
     }
 
     /// Whether a node passed every filter on its own facts and the time when the engine last caught
@@ -449,6 +467,7 @@ impl Engine {
             derived: &self.derived,
             mask,
             needs: &needs,
+            blocks: BlockScores::new(&self.scorers.blocks, &prepared),
         };
         let columnar = self.scorers.is_columnar;
         let found = if columnar && reuse == Reuse::Ranking {
@@ -496,6 +515,7 @@ impl Engine {
             derived: &self.derived,
             mask,
             needs: &needs,
+            blocks: BlockScores::new(&self.scorers.blocks, &prepared),
         };
         eligibility_bits::fill_eligible(
             &prepared,

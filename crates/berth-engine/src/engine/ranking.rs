@@ -59,11 +59,15 @@ struct BlockGroup {
 const BLOCKS_PER_GROUP: usize = 32;
 
 /// What a ranking was computed from; a ranking of another version cannot be repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RankingVersion {
     epoch: u64,
     rules_gen: u64,
     rank_gen: u64,
+    /// Of the weights, where they depend on the fleet's load.
+    weights: u64,
+    /// Of the usual shapes, where they count.
+    shapes: u64,
     blocks: usize,
 }
 
@@ -106,7 +110,7 @@ impl Ranking {
             group_of_block: Vec::new(),
             racks: FxHashMap::default(),
             cursor: 0,
-            version: RankingVersion { epoch: 0, rules_gen: 0, rank_gen: 0, blocks: 0 },
+            version: RankingVersion::default(),
             last_used,
             changed: Vec::new(),
             dirty: NumberSet::default(),
@@ -217,7 +221,8 @@ impl Ranking {
                 .prepared
                 .fleet
                 .row(index)
-                .map_or(0, |row| dense_points(inputs.scorers, inputs.prepared, row));
+                .map_or(0, |row| dense_points(inputs.scorers, inputs.prepared, row))
+                + inputs.blocks.points(inputs.prepared.fleet.columns(), index);
             inputs.derived.points.get(index)
                 + sparse_points(inputs.scorers, inputs.prepared, index)
                 + dense
@@ -290,7 +295,7 @@ fn needs_recompute(inputs: &Inputs<'_>, claimant: Claimant, kind: ChangeKind) ->
     let (prepared, scorers) = (inputs.prepared, inputs.scorers);
     match kind {
         ChangeKind::Facts | ChangeKind::Eligibility => true,
-        ChangeKind::Claim(_) if !scorers.dense.is_empty() => true,
+        ChangeKind::Claim(_) if !scorers.dense.is_empty() || !scorers.blocks.is_empty() => true,
         ChangeKind::Claim(by) if by == claimant => true,
         // Soft rules and hints depend on all of the tenant's instances; groups have members of any
         // tenant. The request's own hints are checked and not what they resolved to: a hint whose last
@@ -390,6 +395,8 @@ fn version(inputs: &Inputs<'_>) -> RankingVersion {
         epoch: inputs.derived.epoch,
         rules_gen: fleet.rules_gen(),
         rank_gen: fleet.rank_gen(),
+        weights: inputs.scorers.version,
+        shapes: if inputs.blocks.is_empty() { 0 } else { fleet.shapes_version() },
         blocks: inputs.mask.len(),
     }
 }

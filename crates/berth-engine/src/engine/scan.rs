@@ -13,7 +13,7 @@ use crate::filter::{Gate, Needs};
 use crate::fleet::{Block, Columns, LANES, Lanes, NodeIndex, lanes};
 use crate::model::Demand;
 use crate::prepared_request::PreparedRequest;
-use crate::score::{Exceptions, ScorerKind, WeightedScorers, dense_points, term};
+use crate::score::{BlockScores, Exceptions, ScorerKind, WeightedScorers, dense_points, term};
 
 /// The total of a node that cannot take the instance.
 pub(crate) const INELIGIBLE: i32 = i32::MIN;
@@ -113,6 +113,14 @@ impl Totals {
             changes: &self.changes,
             touched: &mut self.touched,
         });
+    }
+
+    /// Adds the points that depend on node and request together, as far as columns have them.
+    pub(crate) fn add_block_scores(&mut self, scores: &BlockScores, columns: &Columns) {
+        if !scores.is_empty() {
+            let (blocks, best) = (&mut self.blocks[..], &mut self.best[..]);
+            pulp::Arch::new().dispatch(AddBlockScores { blocks, best, scores, columns });
+        }
     }
 
     /// Adds the points that depend on node and request together, node by node: no column has them.
@@ -220,6 +228,38 @@ impl pulp::WithSimd for FillTotals<'_> {
     }
 }
 
+/// The pass over all blocks that adds points by usage and request.
+struct AddBlockScores<'a> {
+    blocks: &'a mut [Block<i32>],
+    best: &'a mut [i32],
+    scores: &'a BlockScores,
+    columns: &'a Columns,
+}
+
+impl pulp::WithSimd for AddBlockScores<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { blocks, best, scores, columns } = self;
+        for (place, (totals, best)) in blocks.iter_mut().zip(best).enumerate() {
+            if *best == INELIGIBLE {
+                continue;
+            }
+            let points = scores.points_of_block(columns, place);
+            let mut greatest = INELIGIBLE;
+            for lane in 0..LANES {
+                let total = totals.0[lane];
+                let here = -i32::from(total != INELIGIBLE);
+                let total = total.wrapping_add(points.0[lane] & here);
+                totals.0[lane] = total;
+                greatest = greatest.max(total);
+            }
+            *best = greatest;
+        }
+    }
+}
+
 /// The pass over what sparse scorers listed.
 struct ApplyExceptions<'a> {
     blocks: &'a mut [Block<i32>],
@@ -312,6 +352,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) derived: &'a DerivedState,
     pub(crate) mask: &'a [u64],
     pub(crate) needs: &'a Needs<'a>,
+    /// What depends on usage and request together, prepared for this request.
+    pub(crate) blocks: BlockScores,
 }
 
 /// Scans everything, exceptions included.
@@ -330,5 +372,6 @@ pub(crate) fn scan_all(totals: &mut Totals, words: &[u64], inputs: &Inputs<'_>) 
         totals.keep_below_ceiling(inputs.prepared, demand);
     }
     totals.add_exceptions(inputs.scorers, inputs.prepared);
+    totals.add_block_scores(&inputs.blocks, inputs.prepared.fleet.columns());
     totals.add_dense(inputs.scorers, inputs.prepared);
 }

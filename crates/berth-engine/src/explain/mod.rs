@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::filter::FilterId;
+use crate::fleet::UsualShape;
 use crate::model::{Amounts, Evidence, InstanceId, NodeFacts, NodeId, NodeState};
 use crate::prepared_request::Notice;
 
@@ -380,8 +381,24 @@ pub struct Term {
     /// Its weight in thousandths.
     #[cfg_attr(feature = "schema", schema(maximum = 1000000))]
     pub weight_permille: u32,
+    /// The load of the fleet that the weight was chosen by, in thousandths; absent where the weight is the
+    /// same at every load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 4294967295_u64))]
+    pub load_permille: Option<u32>,
     /// What it adds, in millionths of a point.
     pub points: i64,
+}
+
+impl Term {
+    /// The scorer's name, and the load of the fleet where its weight depends on that.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.load_permille {
+            None => self.scorer.to_string(),
+            Some(load) => format!("{} at {} % load", self.scorer, load / 10),
+        }
+    }
 }
 
 /// The verdict on one node.
@@ -451,6 +468,9 @@ pub struct Explanation {
     pub next: Option<String>,
     /// What the caller should know about its rules.
     pub notices: Vec<Notice>,
+    /// The usual shapes, where the policy keeps room for them. Not for tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usual_shapes: Vec<UsualShape>,
     /// The positions of the winner and the runner-up.
     #[serde(skip)]
     pub(crate) positions: [Option<usize>; 2],
@@ -487,6 +507,9 @@ pub struct ExplanationPage {
     /// What the caller should know about its rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<Notice>,
+    /// The usual shapes, where the policy keeps room for them. Not for tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usual_shapes: Vec<UsualShape>,
     /// The position of the first item.
     #[serde(skip)]
     pub(crate) first: usize,

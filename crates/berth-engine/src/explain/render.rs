@@ -64,6 +64,7 @@ impl Explanation {
     pub fn redacted_for(&self, audience: Audience<'_>, policy: &Policy) -> Self {
         let mut seen = self.clone();
         let Audience::Tenant(_) = audience else { return seen };
+        seen.usual_shapes.clear();
         for verdict in &mut seen.table {
             if let NodeVerdict::Removed { evidence, others, .. } = verdict {
                 evidence.hide_others();
@@ -102,6 +103,7 @@ impl ExplanationPage {
     #[must_use]
     pub fn redacted_for(mut self, audience: Audience<'_>, policy: &Policy) -> Self {
         let Audience::Tenant(_) = audience else { return self };
+        self.usual_shapes.clear();
         let shows_nodes = policy.explain.tenants_see_nodes;
         let hide = |node: &mut NodeId, position: usize| {
             if !shows_nodes {

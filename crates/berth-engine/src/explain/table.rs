@@ -6,7 +6,7 @@ use crate::fleet::NodeIndex;
 use crate::model::{Evidence, NodeId};
 use crate::policy::{Combine, Policy, ScorerId};
 use crate::prepared_request::PreparedRequest;
-use crate::score::{Scale, all_values, combine, notices_of, term};
+use crate::score::{Scale, all_values, combine, notices_of, term, usual_shapes};
 
 /// The choice, and the first nodes with their verdicts and every term, for the request as it stands.
 pub(crate) fn explain_choice(
@@ -25,6 +25,7 @@ pub(crate) fn explain_choice(
         table: page.items,
         next: page.next,
         notices: page.notices,
+        usual_shapes: page.usual_shapes,
         positions: page.positions,
     }
 }
@@ -97,6 +98,10 @@ pub(crate) fn explain_page(
         // A position and no name: what a tenant may not see must not be in a cursor.
         next: Some(from.saturating_add(limit)).filter(|at| *at < nodes).map(|at| at.to_string()),
         notices: notices_of(prepared),
+        usual_shapes: match policy.uses("slot-loss") {
+            true => usual_shapes(policy, prepared.fleet).to_vec(),
+            false => Vec::new(),
+        },
         first: from,
         positions: [order.first().map(position), order.get(1).map(position)],
     }
@@ -140,11 +145,14 @@ fn terms(prepared: &PreparedRequest<'_>, values: &[u32]) -> Vec<Term> {
         // In a product a term has no points of its own; its value is its factor.
         Combine::Product => i64::from(value),
     };
+    let load = prepared.fleet.load_permille();
+    let by_load = |id: ScorerId| policy.depends_on_load(id).then_some(load);
     weighted
         .map(|((id, weight_permille), &value)| Term {
             scorer: id.scorer().name.into(),
             value,
             weight_permille,
+            load_permille: by_load(id),
             points: points(value, weight_permille),
         })
         .collect()

@@ -98,6 +98,7 @@ impl Fleet {
             charge(row, &instance, 1);
             row.instances.push(number);
         }
+        self.shapes.add(&instance.resources);
         let id = instance.id;
         self.instances[number as usize] = Some(instance);
         self.instances_by_id.insert(id, number, &self.instances);
@@ -117,6 +118,8 @@ impl Fleet {
             row.used.charge(&old.resources, old.host.is_cpu_capped(), -1);
             row.used.charge(&resources, old.host.is_cpu_capped(), 1);
         }
+        self.shapes.remove(&old.resources);
+        self.shapes.add(&resources);
         self.refresh(index);
         let workload = claimant.1.map(|workload| self.texts.text(workload));
         let claimant = Claimant::new(self.texts.text(claimant.0), workload);
@@ -156,6 +159,7 @@ impl Fleet {
         if let Some(at) = row.instances.iter().position(|&other| other == number) {
             row.instances.swap_remove(at);
         }
+        self.shapes.remove(&instance.resources);
         self.refresh(index);
         self.drop_unused_classes(index);
         let workload = instance.workload.map(|workload| self.texts.text(workload));

@@ -25,6 +25,7 @@ impl Fleet {
         for (id, row) in &self.groups {
             parts.push(format!("group {id} {}", self.presence(&row.presence)));
         }
+        parts.push(format!("load {} shapes {:?}", self.load_permille(), self.usual_shapes()));
         parts.push(format!("addresses {:?}", self.free_addresses));
         for (id, volume) in &self.volumes {
             parts.push(format!("volume {id} {:?} {:?}", volume.tenant, volume.attached_to));

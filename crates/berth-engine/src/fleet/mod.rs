@@ -13,11 +13,13 @@ mod ids;
 mod index;
 mod interner;
 mod journal;
+mod load;
 mod nodes;
 mod posting;
 mod ranges;
 mod resident_rules;
 mod rows;
+mod shapes;
 mod what_if;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +34,7 @@ pub(crate) use index::Index;
 pub(crate) use interner::{Interner, Symbol, TagSets};
 pub(crate) use posting::{Posting, Presence};
 pub(crate) use rows::{InstanceRow, NodePlace, NodeRow, Profile};
+pub(crate) use shapes::{CPU_UNIT_MILLI, MEMORY_UNIT_MIB};
 pub(crate) use what_if::TriedNode;
 
 pub(crate) use claims::DetachedInstance;
@@ -40,6 +43,7 @@ pub use claims::ClaimError;
 pub use journal::FleetChange;
 pub use nodes::{NodeUsage, UsedOf};
 pub use resident_rules::ResidentRuleCounts;
+pub use shapes::UsualShape;
 
 use crate::affinity::Topology;
 use crate::model::{Amounts, Group, InstanceId, NodeId, Volume};
@@ -112,6 +116,8 @@ pub struct Fleet {
     leaving: FxHashSet<InstanceId>,
     rules_gen: u64,
     rank_gen: u64,
+    load: load::FleetLoad,
+    shapes: shapes::HeldShapes,
     journal: journal::Journal,
 }
 
@@ -153,6 +159,8 @@ impl Fleet {
             leaving: FxHashSet::default(),
             rules_gen: 0,
             rank_gen: 0,
+            load: load::FleetLoad::default(),
+            shapes: shapes::HeldShapes::default(),
             journal: journal::Journal::default(),
         }
     }
@@ -161,6 +169,24 @@ impl Fleet {
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.indexes_by_id.len()
+    }
+
+    /// How full the active nodes are, in thousandths: the larger of CPU and memory in use, of what they
+    /// may promise.
+    #[must_use]
+    pub fn load_permille(&self) -> u32 {
+        self.load.permille()
+    }
+
+    /// The sizes that hold most of what is placed, those that hold most first.
+    #[must_use]
+    pub fn usual_shapes(&self) -> &[UsualShape] {
+        self.shapes.usual()
+    }
+
+    /// Rises when the usual shapes change.
+    pub(crate) const fn shapes_version(&self) -> u64 {
+        self.shapes.version()
     }
 
     /// How many instances are placed.

@@ -258,6 +258,7 @@ impl Fleet {
         row.state = state;
         self.generation += 1;
         row.constraint_gen = self.generation;
+        self.load.count(index, Some(row));
         self.journal.record(|| FleetChange::SetState(id.clone(), state));
         self.log_fact_change(index);
         true
@@ -272,6 +273,7 @@ impl Fleet {
         let Some(row) = self.rows.get_mut(index.as_usize()) else { return to };
         let was = (row.state, row.constraint_gen);
         (row.state, row.constraint_gen) = to;
+        self.load.count(index, Some(row));
         self.log_fact_change(index);
         was
     }
@@ -516,6 +518,7 @@ impl Fleet {
             return;
         };
         self.unindex_facts(index, &row);
+        self.load.count(index, None);
         for class in &row.extra {
             self.texts.release(class.name);
         }
@@ -544,6 +547,7 @@ impl Fleet {
         let Some(row) = self.rows[index.as_usize()].as_ref() else {
             return;
         };
+        self.load.count(index, Some(row));
         let columns = &mut self.columns;
         columns.rack.set(index, row.rack);
         columns.cpu.set(index, clamp_to_lane(row.limits.cpu - row.used.cpu));

@@ -5,14 +5,18 @@
 mod defaults;
 #[cfg(feature = "schema")]
 mod schema;
+mod weights;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 pub use defaults::{Defaults, InstanceDefaults, NodeDefaults};
+pub use weights::WeightStep;
+pub(crate) use weights::{Weight, WrittenWeight, weights_at};
 
 use crate::elastic::ElasticSettings;
+use crate::fleet::UsualShape;
 use crate::model::{Amounts, CapacityType};
 
 /// The filters that a policy may switch off, in the order of the filters.
@@ -272,7 +276,12 @@ pub struct Policy {
     pub(crate) defaults: Defaults,
     /// The hash of all of this.
     pub(crate) hash: PolicyHash,
+    /// Weights above zero in thousandths, at the load that the policy was last weighed at.
     pub(crate) weights: Vec<(ScorerId, u32)>,
+    /// Every weight with its steps.
+    pub(crate) all_weights: Vec<Weight>,
+    /// The usual shapes; none: what the fleet has learned.
+    pub(crate) shapes: Vec<UsualShape>,
     /// One bit for each filter that is switched off.
     pub(crate) off: u64,
 }
@@ -340,7 +349,14 @@ impl Policy {
         &self.elastic
     }
 
-    /// Scorers with a weight above zero, and the weight in thousandths.
+    /// The usual shapes that `slot-loss` keeps room for; none: those that the fleet has learned.
+    #[must_use]
+    pub fn shapes(&self) -> &[UsualShape] {
+        &self.shapes
+    }
+
+    /// Scorers with a weight above zero, and the weight in thousandths. Where weights depend on the load
+    /// of the fleet: at the load of the engine's last decision, in a policy by itself at load 0.
     pub fn weights(&self) -> impl Iterator<Item = (ScorerId, u32)> + '_ {
         self.weights.iter().copied()
     }

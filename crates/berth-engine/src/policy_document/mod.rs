@@ -5,6 +5,7 @@
 mod builtin;
 mod problems;
 mod settings;
+mod weights;
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::elastic::ElasticSettings;
+use crate::fleet::UsualShape;
 use crate::model::{Amounts, PPM};
 use crate::policy::{
     Combine, CpuRule, Defaults, ExplainSettings, FilterId, FilterSettings, OPTIONAL_FILTERS,
-    Policy, PolicyHash, ScoreOptions, ScorerId,
+    Policy, PolicyHash, ScoreOptions, Weight, WrittenWeight, weights_at,
 };
-use crate::score::SCORERS;
 
 pub use builtin::BUILTIN_POLICIES;
 pub(crate) use builtin::BUILTINS;
 pub use problems::PolicyProblem;
 pub(crate) use settings::settings;
+use weights::{as_written, check_weights};
 
 /// A policy that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -61,6 +63,12 @@ pub enum PolicyError {
 /// Most recurring shapes; each is evaluated for each node.
 const MAX_SHAPES: usize = 32;
 
+/// Most usual shapes; each is compared with each node.
+const MAX_USUAL_SHAPES: usize = 16;
+
+/// The largest weight of a usual shape.
+const MAX_SHAPE_WEIGHT: u32 = 1_000_000;
+
 /// A policy as it is written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Policy))]
@@ -74,7 +82,7 @@ struct Document {
     filters: FilterSettings,
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(schema_with = schema::weights))]
-    scores: BTreeMap<String, f64>,
+    scores: BTreeMap<String, WrittenWeight>,
     #[serde(default)]
     options: ScoreOptions,
     #[serde(default)]
@@ -84,6 +92,10 @@ struct Document {
     elastic: ElasticSettings,
     #[serde(default, skip_serializing_if = "Defaults::is_default")]
     defaults: Defaults,
+    // The usual shapes; learned where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 16))]
+    shapes: Vec<UsualShape>,
 }
 
 impl Policy {
@@ -185,7 +197,7 @@ fn check(mut document: Document) -> Result<Policy, Vec<PolicyError>> {
     if document.name.is_empty() {
         errors.push(out_of_range("name", "empty", "at least one character"));
     }
-    let weights = check_weights(&document.scores, &mut errors);
+    let all_weights = check_weights(&document.scores, &mut errors);
     let off = check_off(&document.filters, &mut errors);
     check_numbers(&document, &mut errors);
     if !errors.is_empty() {
@@ -200,52 +212,13 @@ fn check(mut document: Document) -> Result<Policy, Vec<PolicyError>> {
         elastic: document.elastic,
         defaults: document.defaults,
         hash: PolicyHash([0; 32]),
-        weights,
+        weights: weights_at(&all_weights, 0),
+        all_weights,
+        shapes: document.shapes,
         off,
     };
     policy.hash = PolicyHash(*blake3::hash(canonical(&policy).as_bytes()).as_bytes());
     Ok(policy)
-}
-
-fn check_weights(
-    scores: &BTreeMap<String, f64>,
-    errors: &mut Vec<PolicyError>,
-) -> Vec<(ScorerId, u32)> {
-    let mut weights = Vec::new();
-    for (name, &weight) in scores {
-        let key = format!("scores.{name}");
-        match (ScorerId::named(name), permille(weight)) {
-            (None, _) => errors.push(PolicyError::UnknownName {
-                key,
-                value: name.clone(),
-                accepted: SCORERS.map(|scorer| scorer.name).join(", "),
-            }),
-            (Some(_), None) => {
-                let accepted = format!("0 to {} with at most three decimals", Policy::MAX_WEIGHT);
-                errors.push(out_of_range(&key, weight, &accepted));
-            }
-            (Some(_), Some(0)) => {}
-            (Some(id), Some(permille)) => weights.push((id, permille)),
-        }
-    }
-    weights.sort_unstable();
-    let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
-    if sum > Policy::MAX_WEIGHT_SUM * 1000 {
-        let accepted = format!("at most {} in sum", Policy::MAX_WEIGHT_SUM);
-        errors.push(out_of_range("scores", format!("{} in sum", sum / 1000), &accepted));
-    }
-    weights
-}
-
-/// A weight as written, in thousandths. The only floats in this crate: they end here, before any
-/// decision.
-#[expect(clippy::float_arithmetic, reason = "reading a decimal, not deciding")]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "range is checked")]
-fn permille(weight: f64) -> Option<u32> {
-    let scaled = weight * 1000.0;
-    let in_range = (0.0..=f64::from(Policy::MAX_WEIGHT) * 1000.0).contains(&scaled);
-    let is_whole = (scaled - scaled.round()).abs() < 1e-6;
-    (in_range && is_whole).then(|| scaled.round() as u32)
 }
 
 fn check_off(filters: &FilterSettings, errors: &mut Vec<PolicyError>) -> u64 {
@@ -306,6 +279,7 @@ fn check_numbers(document: &Document, errors: &mut Vec<PolicyError>) {
         errors.push(out_of_range("elastic.nodes", document.elastic.nodes.len(), &accepted));
     }
     check_defaults(&document.defaults, errors);
+    check_shapes(&document.shapes, errors);
     if options.shapes.is_empty() || options.shapes.len() > MAX_SHAPES {
         let accepted = format!("1 to {MAX_SHAPES} shapes");
         errors.push(out_of_range("options.shapes", options.shapes.len(), &accepted));
@@ -316,6 +290,26 @@ fn check_numbers(document: &Document, errors: &mut Vec<PolicyError>) {
                 let key = format!("options.shapes[{place}].{name}");
                 errors.push(out_of_range(&key, value, &format!("0 to {}", Amounts::MAX)));
             }
+        }
+    }
+}
+
+fn check_shapes(shapes: &[UsualShape], errors: &mut Vec<PolicyError>) {
+    if shapes.len() > MAX_USUAL_SHAPES {
+        let accepted = format!("at most {MAX_USUAL_SHAPES} shapes");
+        errors.push(out_of_range("shapes", shapes.len(), &accepted));
+    }
+    for (place, shape) in shapes.iter().enumerate() {
+        let ranged = [
+            ("cpu_milli", shape.cpu_milli, Amounts::MAX),
+            ("memory_mib", shape.memory_mib, Amounts::MAX),
+            ("weight", shape.weight, MAX_SHAPE_WEIGHT),
+        ];
+        for (name, value, most) in
+            ranged.into_iter().filter(|(_, v, most)| !(1..=*most).contains(v))
+        {
+            let accepted = format!("1 to {most}");
+            errors.push(out_of_range(&format!("shapes[{place}].{name}"), value, &accepted));
         }
     }
 }
@@ -357,10 +351,9 @@ fn out_of_range(key: &str, value: impl std::fmt::Display, accepted: &str) -> Pol
     }
 }
 
-#[expect(clippy::float_arithmetic, reason = "writing a decimal, not deciding")]
 fn document(policy: &Policy) -> Document {
-    let decimal = |permille: u32| f64::from(permille) / 1000.0;
-    let scores = policy.weights().map(|(id, w)| (id.scorer().name.to_owned(), decimal(w)));
+    let named = |weight: &Weight| (weight.scorer.scorer().name.to_owned(), as_written(weight));
+    let scores = policy.all_weights.iter().map(named);
     Document {
         name: policy.name.clone(),
         combine: policy.combine,
@@ -370,6 +363,7 @@ fn document(policy: &Policy) -> Document {
         explain: policy.explain,
         elastic: policy.elastic.clone(),
         defaults: policy.defaults.clone(),
+        shapes: policy.shapes.clone(),
     }
 }
 
@@ -392,11 +386,15 @@ impl<'de> Deserialize<'de> for Policy {
 
 #[cfg(feature = "schema")]
 mod schema {
-    use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
+    use utoipa::openapi::schema::{
+        AdditionalProperties, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, Type,
+    };
     use utoipa::openapi::{RefOr, Schema};
     use utoipa::{PartialSchema, ToSchema};
 
-    use super::{Document, Policy, SCORERS};
+    use super::{Document, Policy};
+    use crate::policy::WeightStep;
+    use crate::score::SCORERS;
 
     impl PartialSchema for Policy {
         fn schema() -> RefOr<Schema> {
@@ -420,11 +418,18 @@ mod schema {
         };
         let about = format!(
             "Weights by scorer, with at most three decimals, at most {} in sum. A scorer that is not \
-             named has weight 0.",
+             named has weight 0. A weight is a number, or it depends on the load of the fleet.",
             Policy::MAX_WEIGHT_SUM
         );
+        let steps = || {
+            ArrayBuilder::new()
+                .items(WeightStep::schema())
+                .min_items(Some(1))
+                .max_items(Some(Policy::MAX_WEIGHT_STEPS))
+        };
         let with_scorer = |object: ObjectBuilder, name: &'static str, formula: &'static str| {
-            object.property(name, weight().description(Some(formula)))
+            let forms = OneOfBuilder::new().item(weight()).item(WeightStep::schema()).item(steps());
+            object.property(name, forms.description(Some(formula)))
         };
         let all = SCORERS.iter().fold(ObjectBuilder::new(), |object, scorer| {
             with_scorer(object, scorer.name, scorer.formula)
@@ -461,6 +466,22 @@ mod tests {
             (
                 "name='p'\n[filters]\ncpu_within_host=false",
                 "filters.cpu_within_host is false; accepted is true",
+            ),
+            (
+                "name='p'\n[scores]\nslot-loss=[{weight=1},{weight=2,from_load=1.5}]",
+                "scores.slot-loss[1].from_load is 1.5; accepted is 0 to 1",
+            ),
+            (
+                "name='p'\n[scores]\nslot-loss=[{weight=1,from_load=0.5},{weight=2,from_load=0.5}]",
+                "scores.slot-loss[1].from_load is 0.5; accepted is 0 to 1 with at most three decimals, \
+                 above that of the step before",
+            ),
+            ("name='p'\n[scores]\nslot-loss={weight=-1}", "scores.slot-loss[0].weight is -1"),
+            ("name='p'\n[scores]\nslot-loss=[]", "scores.slot-loss is 0 steps; accepted is 1 to 8"),
+            ("name='p'\n[scores]\nslot-loss='high'", "a weight, { weight, from_load }, or a list"),
+            (
+                "name='p'\n[[shapes]]\ncpu_milli=1\nmemory_mib=0",
+                "shapes[0].memory_mib is 0; accepted is 1 to",
             ),
             ("name=''", "name is empty"),
             ("name='p'\n[options.tent]\npeak_ppm=0", "options.tent.peak_ppm is 0; accepted is 1"),

@@ -17,7 +17,7 @@ pub(crate) struct Setting {
 }
 
 /// Key, what is accepted where it is not a range, and what it does.
-const KEYS: [(&str, &str, &str); 47] = [
+const KEYS: [(&str, &str, &str); 48] = [
     ("name", "at least one character", "the policy's name"),
     ("combine", "`\"sum\"`, `\"product\"`", "how terms become one number"),
     ("filters.cpu", "`\"soft\"`, `\"hard\"`", "whether a lack of CPU removes a node"),
@@ -122,6 +122,11 @@ const KEYS: [(&str, &str, &str); 47] = [
         "at most 64 rules, each with `tags` and `disk_mib`",
         "what holds for instances with such tags; the first rule that fits counts",
     ),
+    (
+        "shapes",
+        "at most 16 tables, each with `cpu_milli`, `memory_mib` and `weight` (1 unless stated)",
+        "the usual shapes that `slot-loss` keeps room for; without any, they are learned",
+    ),
 ];
 
 /// Every setting, in the order in which a policy has them.
@@ -145,9 +150,11 @@ fn accepted_for(key: &str, otherwise: &str) -> String {
     match (key, ranges.iter().find(|(ranged, ..)| *ranged == key)) {
         (_, Some((_, _, least, most))) => format!("{least} to {most}"),
         ("scores", None) => format!(
-            "each 0 to {} with at most three decimals, {} in sum",
+            "each 0 to {} with at most three decimals, {} in sum; or `{{ weight, from_load }}`, or up \
+             to {} of these",
             Policy::MAX_WEIGHT,
-            Policy::MAX_WEIGHT_SUM
+            Policy::MAX_WEIGHT_SUM,
+            Policy::MAX_WEIGHT_STEPS
         ),
         ("options.shapes", None) => format!("1 to {MAX_SHAPES} shapes"),
         (_, None) => otherwise.to_owned(),
@@ -224,7 +231,7 @@ mod tests {
         let mut known = defaults();
         flatten("defaults".to_owned(), serde_json::to_value(stated).unwrap(), &mut known);
         let mut known: Vec<String> = known.into_iter().map(|(key, _)| key).collect();
-        known.push("name".to_owned());
+        known.extend(["name", "shapes"].map(str::to_owned));
         let mut listed: Vec<String> = KEYS.iter().map(|(key, ..)| (*key).to_owned()).collect();
         known.sort_unstable();
         listed.sort_unstable();

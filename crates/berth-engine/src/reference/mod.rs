@@ -102,7 +102,7 @@ fn describe_scorer(page: &mut String, scorer: &Scorer) {
         ScorerKind::Load(_) => "what is used on the node, before the instance comes",
         ScorerKind::Sparse(_) => "where others are",
         ScorerKind::Zone(_) => "the node's zone",
-        ScorerKind::Dense(_) => "what is used on the node, and the request",
+        ScorerKind::Dense(_) | ScorerKind::Blocks(_) => "what is used on the node, and the request",
         ScorerKind::Relative(_) => "all nodes that passed the filters, together",
     };
     let _ = write!(
@@ -121,8 +121,15 @@ fn describe_scorer(page: &mut String, scorer: &Scorer) {
         let _ = writeln!(page, "- Example: {given} ⇒ {values}");
     }
     let weights = BUILTIN_POLICIES.iter().filter_map(|name| {
-        let weight = Policy::builtin(name).ok()?.weight(scorer.name);
-        (weight > 0).then(|| format!("{} in `{name}`", decimal(weight * 1000)))
+        let policy = Policy::builtin(name).ok()?;
+        let mut weights = policy.all_weights.iter();
+        let weight = weights.find(|weight| weight.scorer.scorer().name == scorer.name)?;
+        let step = |&(from, weight): &(u32, u32)| match from {
+            0 => decimal(weight * 1000),
+            _ => format!("{} from load {}", decimal(weight * 1000), decimal(from * 1000)),
+        };
+        let steps: Vec<String> = weight.steps.iter().map(step).collect();
+        Some(format!("{} in `{name}`", steps.join(", ")))
     });
     let weights = weights.collect::<Vec<_>>().join(", ");
     let weights = if weights.is_empty() { "no built-in policy" } else { &weights };

@@ -6,12 +6,14 @@
 //! the filters, so that a node's term does not depend on which others were filtered out; the few that
 //! rank survivors, as Triton does, are marked `Relative` and cost a slower path.
 
+mod blocks;
 mod facts;
 mod load;
 mod neighbours;
 mod place;
 mod relative;
 mod scale;
+mod slots;
 mod weighted;
 
 use crate::example::Example;
@@ -20,10 +22,12 @@ use crate::model::{PPM, Timestamp};
 use crate::policy::{Combine, Policy};
 use crate::prepared_request::PreparedRequest;
 
+pub(crate) use blocks::{BlockScorer, BlockScores};
 pub(crate) use facts::{load_expires_at, next_failure_step};
 pub(crate) use neighbours::rack_value;
 pub(crate) use place::notices_of;
 pub(crate) use scale::Scale;
+pub(crate) use slots::usual_shapes;
 pub(crate) use weighted::WeightedScorers;
 
 pub use crate::policy::ScorerId;
@@ -41,6 +45,8 @@ pub(crate) enum ScorerKind {
     Zone(fn(&PreparedRequest<'_>, u32) -> u32),
     /// The node's usage together with the request.
     Dense(DenseValue),
+    /// The node's usage together with the request, for 64 nodes at a time.
+    Blocks(BlockScorer),
     /// All nodes that passed the filters, together.
     Relative(fn(&PreparedRequest<'_>, &[NodeIndex]) -> Vec<u32>),
 }
@@ -120,7 +126,7 @@ impl ScorerId {
 }
 
 /// Every scorer.
-pub static SCORERS: [&Scorer; 27] = [
+pub static SCORERS: [&Scorer; 28] = [
     &load::CPU_PRESSURE,
     &load::CPU_PACK,
     &load::MEMORY_PACK,
@@ -129,6 +135,7 @@ pub static SCORERS: [&Scorer; 27] = [
     &load::DISK_SPREAD,
     &load::TENT,
     &load::FRAGMENTATION,
+    &slots::SLOT_LOSS,
     &neighbours::SPREAD_NODES,
     &neighbours::SPREAD_RACKS,
     &neighbours::SPREAD_ZONES,
@@ -212,24 +219,38 @@ pub(crate) fn all_values(
             }
             continue;
         }
+        let value = one_scorer(prepared, scale, id);
         for (of_node, &index) in values.iter_mut().zip(nodes) {
-            of_node.push(one_value(prepared, scale, id, index));
+            of_node.push(value(index));
         }
     }
     values
 }
 
-fn one_value(prepared: &PreparedRequest<'_>, scale: &Scale, id: ScorerId, index: NodeIndex) -> u32 {
-    let Some(row) = prepared.fleet.row(index) else {
-        return 0;
-    };
-    match id.scorer().kind {
-        ScorerKind::Facts(value) => value(row, scale, prepared.policy, prepared.now),
-        ScorerKind::Load(value) => value(row, scale, prepared.policy),
-        ScorerKind::Sparse(sparse) => (sparse.value)(prepared, index),
-        ScorerKind::Zone(value) => value(prepared, row.zone),
-        ScorerKind::Dense(value) => value(prepared, row),
-        ScorerKind::Relative(_) => 0,
+/// One scorer's value of a node, for scorers that do not compare nodes.
+fn one_scorer<'a>(
+    prepared: &'a PreparedRequest<'_>,
+    scale: &'a Scale,
+    id: ScorerId,
+) -> impl Fn(NodeIndex) -> u32 + 'a {
+    let kind = id.scorer().kind;
+    let in_blocks =
+        if let ScorerKind::Blocks(prepare) = kind { Some(prepare(prepared)) } else { None };
+    move |index| {
+        let Some(row) = prepared.fleet.row(index) else {
+            return 0;
+        };
+        match kind {
+            ScorerKind::Facts(value) => value(row, scale, prepared.policy, prepared.now),
+            ScorerKind::Load(value) => value(row, scale, prepared.policy),
+            ScorerKind::Sparse(sparse) => (sparse.value)(prepared, index),
+            ScorerKind::Zone(value) => value(prepared, row.zone),
+            ScorerKind::Dense(value) => value(prepared, row),
+            ScorerKind::Blocks(_) => {
+                in_blocks.as_ref().map_or(0, |values| values.value(prepared.fleet.columns(), index))
+            }
+            ScorerKind::Relative(_) => 0,
+        }
     }
 }
 
@@ -248,8 +269,9 @@ pub(crate) fn all_totals(
             }
             continue;
         }
+        let value = one_scorer(prepared, scale, id);
         for (total, &index) in totals.iter_mut().zip(nodes) {
-            *total = combiner.with(*total, one_value(prepared, scale, id, index), weight);
+            *total = combiner.with(*total, value(index), weight);
         }
     }
     totals

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DenseValue, LoadValue, ScorerKind, Sparse};
+use super::{BlockScorer, DenseValue, LoadValue, ScorerKind, Sparse};
 use crate::policy::{Combine, Policy};
 
 /// The scorers of one policy, each with its weight in thousandths.
@@ -14,12 +14,16 @@ pub(crate) struct WeightedScorers {
     pub(crate) sparse: Vec<(Sparse, u32)>,
     /// Scorers of a node's usage and the request together.
     pub(crate) dense: Vec<(DenseValue, u32)>,
+    /// Scorers of the same, for 64 nodes at a time.
+    pub(crate) blocks: Vec<(BlockScorer, u32)>,
     /// The weight that whole racks are repaired by.
     pub(crate) spread_racks: u32,
     /// Whether a tenant's instances count beyond their workload.
     pub(crate) counts_tenants: bool,
     /// Whether the measured load of nodes counts.
     pub(crate) counts_measured_load: bool,
+    /// Rises when the load of the fleet changed the weights.
+    pub(crate) version: u64,
     /// Whether totals can be scanned from columns: a plain sum of terms, none of which compares
     /// the surviving nodes with each other.
     pub(crate) is_columnar: bool,
@@ -33,6 +37,7 @@ impl WeightedScorers {
                 ScorerKind::Load(value) => scorers.load.push((value, weight)),
                 ScorerKind::Sparse(sparse) => scorers.sparse.push((sparse, weight)),
                 ScorerKind::Facts(_) | ScorerKind::Zone(_) => {}
+                ScorerKind::Blocks(prepare) => scorers.blocks.push((prepare, weight)),
                 ScorerKind::Dense(value) => scorers.dense.push((value, weight)),
                 ScorerKind::Relative(_) => scorers.is_columnar = false,
             }

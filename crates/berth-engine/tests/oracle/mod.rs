@@ -18,6 +18,7 @@ pub mod policies;
 pub mod random;
 pub mod requests;
 pub mod scores;
+pub mod slots;
 pub mod twin;
 
 use proptest::prelude::ProptestConfig;

@@ -25,6 +25,10 @@ fn text(rng: &mut Rng) -> String {
     }
     filters(rng, &mut text);
     options(rng, &mut text);
+    if rng.chance(20) {
+        text.push_str("[[shapes]]\ncpu_milli = 700\nmemory_mib = 3000\nweight = 5\n");
+        text.push_str("[[shapes]]\ncpu_milli = 2000\nmemory_mib = 1024\n");
+    }
     text.push_str("[scores]\n");
     // Scores of survivors and of node and request together take another path: not too often.
     let slow = rng.chance(30);
@@ -33,6 +37,13 @@ fn text(rng: &mut Rng) -> String {
             || scorer.name.ends_with("-rank");
         if rng.chance(40) && (slow || !is_slow) {
             let weight = rng.pick(&["0.001", "0.333", "0.5", "1", "2", "7.25", "26", "60"]);
+            let steps = rng.chance(15).then(|| rng.pick(&["0.1", "0.3", "0.55"]));
+            let weight = match steps {
+                Some(from) => {
+                    format!("[{{ weight = {weight} }}, {{ weight = 3, from_load = {from} }}]")
+                }
+                None => weight.to_owned(),
+            };
             let _ = writeln!(text, "{} = {weight}", scorer.name);
         }
     }

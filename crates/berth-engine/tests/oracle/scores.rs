@@ -26,7 +26,8 @@ pub struct Contest<'a> {
 pub fn totals(contest: &Contest<'_>) -> Vec<i64> {
     let weights: Vec<(&str, i128)> = contest
         .policy
-        .weights()
+        .weights_at_load(super::slots::load_permille(contest.world))
+        .into_iter()
         .map(|(id, permille)| (id.scorer().name, i128::from(permille)))
         .collect();
     let values: Vec<Vec<i128>> = weights.iter().map(|(name, _)| values_of(name, contest)).collect();
@@ -74,6 +75,7 @@ fn value(name: &str, c: &Contest<'_>, node: &NodeFacts) -> i128 {
         "disk-spread" => FULL - disk_share(c, node),
         "tent" => tent(c, node),
         "fragmentation" => fragmentation(c, node),
+        "slot-loss" => super::slots::slot_loss(c, node),
         "spread-nodes" => one_over(replicas(c, node, Topology::Node)),
         "spread-racks" => one_over(replicas(c, node, Topology::Rack)),
         "spread-zones" => spread_zones(c, node),

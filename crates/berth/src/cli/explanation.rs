@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use berth_api::engine::{Decision, Explanation, ExplanationPage, NodeVerdict, Notice};
+use berth_api::engine::{
+    Decision, Explanation, ExplanationPage, NodeVerdict, Notice, UsualShape, units,
+};
 use berth_api::{DecisionExplanation, ReplayOutcome};
 
 use crate::cmdutil::style::{BOLD, DIM, paint};
@@ -18,7 +20,26 @@ pub(crate) fn points(millionths: i64) -> String {
 /// The winner's terms next to the runner-up's.
 pub(crate) fn winner(explanation: &Explanation) -> String {
     let by = policy(&explanation.policy, &explanation.policy_hash);
-    choice(explanation.winner.as_ref(), explanation.runner_up.as_ref(), &by, &explanation.notices)
+    let text = choice(
+        explanation.winner.as_ref(),
+        explanation.runner_up.as_ref(),
+        &by,
+        &explanation.notices,
+    );
+    format!("{text}{}", usual_shapes(&explanation.usual_shapes))
+}
+
+/// The sizes that the policy keeps room for, with their weights.
+fn usual_shapes(shapes: &[UsualShape]) -> String {
+    if shapes.is_empty() {
+        return String::new();
+    }
+    let shape = |shape: &UsualShape| {
+        let (cpu, memory) = (i64::from(shape.cpu_milli), i64::from(shape.memory_mib));
+        format!("{} and {} (×{})", units::cpu(cpu), units::size(memory), shape.weight)
+    };
+    let shapes: Vec<String> = shapes.iter().map(shape).collect();
+    format!("\nUsual sizes: {}", shapes.join(", "))
 }
 
 fn policy(name: &str, hash: &str) -> String {
@@ -43,7 +64,7 @@ fn choice(
         None => {
             let mut table = Table::new(&["TERM", ">POINTS"]);
             for term in &winner.terms {
-                table.row([term.scorer.to_string().into(), points(term.points).into()]);
+                table.row([term.label().into(), points(term.points).into()]);
             }
             table.row(["total".into(), points(winner.total).into()]);
             let title = format!("Why {}: no other node can take it", winner.node);
@@ -64,7 +85,7 @@ fn terms_of_both(winner: &Decision, second: &Decision) -> Table {
         let mark = if differs { "←" } else { "" };
         let tone = if differs { Tone::Plain } else { Tone::Dim };
         table.row([
-            Cell::with_tone(term.scorer.to_string(), tone),
+            Cell::with_tone(term.label(), tone),
             Cell::with_tone(points(term.points), tone),
             Cell::with_tone(points(other.points), tone),
             mark.into(),
@@ -95,7 +116,8 @@ pub(crate) fn of_decision(explained: &DecisionExplanation, wide: bool, limit: us
     let mut parts = Vec::new();
     if page.winner.is_some() {
         let by = policy(&page.policy, &page.policy_hash);
-        parts.push(choice(page.winner.as_ref(), page.runner_up.as_ref(), &by, &page.notices));
+        let text = choice(page.winner.as_ref(), page.runner_up.as_ref(), &by, &page.notices);
+        parts.push(format!("{text}{}", usual_shapes(&page.usual_shapes)));
     }
     parts.push(filters(page));
     if !page.items.is_empty() {
