@@ -108,6 +108,8 @@ pub struct Faults {
     pub drop_watches_every: Option<Duration>,
     /// The delay of every request.
     pub latency: Option<Duration>,
+    /// How much later than its commit a watch shows a change, at least, and at most twice that.
+    pub watch_delay: Option<Duration>,
     /// The server is unreachable: connections are cut, including watches.
     pub down: bool,
     /// Requests are forbidden, as by an API server that has just started and not read the roles yet.
@@ -123,6 +125,7 @@ impl Options {
             lost_reply_permille: self.lost_reply_permille,
             drop_watches_every: self.drop_watches_every,
             latency: self.latency,
+            watch_delay: None,
             down: false,
             forbid: false,
             only: None,

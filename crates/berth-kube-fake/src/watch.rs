@@ -219,6 +219,10 @@ impl Watcher {
             }
             match self.next_lines() {
                 Ok(Some(lines)) => {
+                    let delay = crate::store::lock(&self.api.faults).watch_delay;
+                    if let Some(delay) = delay {
+                        tokio::time::sleep(delay).await;
+                    }
                     if !self.send(lines).await {
                         return;
                     }

@@ -107,7 +107,15 @@ impl Cluster {
 
     /// Adds or updates a pod, and returns its state.
     pub fn put_pod(&mut self, pod: &ObservedPod) -> PodState {
-        let pod = Arc::new(Pod::read(pod));
+        let mut pod = Pod::read(pod);
+        self.interner.share(&mut pod);
+        if let Some(known) = self.pods.get(&pod.uid) {
+            pod.uid = Arc::clone(&known.pod.uid);
+            if pod.key == known.pod.key {
+                pod.key = known.pod.key.clone();
+            }
+        }
+        let pod = Arc::new(pod);
         let (uid, is_machine) = (Arc::clone(&pod.uid), pod.vm.is_some());
         // A pod with the same name and another uid: the deletion of the older one was not reported.
         if let Some(other) = self.pods.by_name(&pod.key).map(|it| Arc::clone(&it.pod.uid))
@@ -555,5 +563,6 @@ pub(super) fn reservation(
     devices: outcome::DevicePlan,
 ) -> outcome::Reservation {
     let (pod, uid) = (entry.pod.key.clone(), Arc::clone(&entry.pod.uid));
-    outcome::Reservation { pod, uid, node: Arc::clone(node), volumes, devices }
+    let node = Arc::clone(node);
+    outcome::Reservation { pod, uid, node, volumes, devices, is_contested: false }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::policy::v1 as policy;
+use serde::Serialize;
 
 use super::pod::{Key, Pod};
 use super::selector::Selector;
@@ -61,7 +62,27 @@ pub struct Budgets {
     all: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Budget>>,
 }
 
+/// A budget, as far as it matters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BudgetState {
+    /// Disruptions allowed.
+    pub allowed: i64,
+    /// Terminating pods that `allowed` already accounts for.
+    pub disrupted: BTreeSet<String>,
+}
+
 impl Budgets {
+    /// All budgets, by namespace and name.
+    #[must_use]
+    pub fn state(&self) -> BTreeMap<String, BudgetState> {
+        let all = self.all.values().flat_map(BTreeMap::values);
+        let state = |it: &Budget| {
+            let disrupted = it.disrupted.clone();
+            (it.key.to_string(), BudgetState { allowed: it.allowed, disrupted })
+        };
+        all.map(state).collect()
+    }
+
     /// Adds or updates a budget.
     pub fn put(&mut self, budget: &policy::PodDisruptionBudget) {
         let budget = Budget::read(budget);

@@ -57,8 +57,8 @@ pub(super) fn instance_request(entry: &PodEntry) -> InstanceRequest {
     let mut request = InstanceRequest::new(pod.id, &pod.key.namespace, amounts);
     // The constructor would add a default disk.
     request.resources = amounts;
-    request.workload = pod.owner.as_ref().map(|(_, name, _)| name.clone());
-    request.image.clone_from(&pod.image);
+    request.workload = pod.owner.as_ref().map(|it| it.name.clone());
+    request.image = pod.image.as_deref().map(str::to_owned);
     request.priority = pod.priority;
     request
 }

@@ -94,6 +94,7 @@ impl Cluster {
             counts: Vec::new(),
             line: failure.text.clone(),
             help: Vec::new(),
+            shape: None,
         }
     }
 
@@ -154,7 +155,7 @@ impl Cluster {
         }
         let because = |code: &'static str, text: String| FilterFailure::new("pod", code, text);
         let ours = &self.settings.scheduler;
-        if pod.scheduler != *ours {
+        if *pod.scheduler != **ours {
             let text = format!(
                 "its schedulerName is {:?}, but this scheduler handles {ours:?}",
                 pod.scheduler
@@ -253,5 +254,6 @@ fn deleted_pod(uid: &str) -> Refusal {
         counts: Vec::new(),
         line: "the pod was deleted".to_owned(),
         help: Vec::new(),
+        shape: None,
     }
 }

@@ -131,7 +131,8 @@ pub(super) fn all_failures(
     let check = NodeCheck { cluster, prepared, index, entry };
     let mut failures = Vec::new();
     for failure in FILTERS.iter().filter_map(|filter| filter(check)) {
-        let is_load = ["host_port_in_use", "no_capacity_pods"].contains(&failure.code);
+        let is_load = ["host_port_in_use", "no_capacity_pods"].contains(&failure.code)
+            || failure.code == "device_feature_unsupported" && *failure.rule != *"devices";
         failures.push(failure);
         if is_load {
             // What it is short of as well.
@@ -342,7 +343,7 @@ fn load(check: NodeCheck<'_>) -> Option<FilterFailure> {
 
 fn load_failures(
     NodeCheck { cluster, prepared, index, entry }: NodeCheck<'_>,
-) -> [Option<FilterFailure>; 3] {
+) -> [Option<FilterFailure>; 4] {
     let pod = &prepared.entry.pod;
     let mut nominated: Option<(i64, Resources)> = None;
     let mut conflict = find_conflict(&pod.ports, &entry.ports);
@@ -364,10 +365,37 @@ fn load_failures(
         FilterFailure::new("pods", "no_capacity_pods", text)
     });
     let (requested, allocatable) = (&prepared.entry.requested, &entry.node.allocatable);
-    let short = requested
-        .first_shortage(used, allocatable)
-        .and_then(|_| shortage(&requested.shortages(used, allocatable)));
-    [conflict, full, short]
+    let mut all = match requested.first_shortage(used, allocatable) {
+        Some(_) => requested.shortages(used, allocatable),
+        None => Vec::new(),
+    };
+    let from_class = class_resource(cluster, &all);
+    if let Some((resource, _)) = &from_class {
+        all.retain(|it| it.resource != &**resource);
+    }
+    [conflict, full, from_class.map(|(_, failure)| failure), shortage(&all)]
+}
+
+/// A resource that the node does not have, and that a class of devices would provide: which, and the failure.
+fn class_resource(cluster: &Cluster, all: &[Shortage<'_>]) -> Option<(Box<str>, FilterFailure)> {
+    let absent = all.iter().filter(|it| it.capacity == 0 && it.resource.contains('/'));
+    let (resource, class) = absent
+        .filter_map(|it| Some((it.resource, cluster.devices.class_providing(it.resource)?)))
+        .next()?;
+    let text = format!(
+        "{resource} is provided by DeviceClass {class} (extendedResourceName), which is not supported"
+    );
+    let failure = FilterFailure {
+        remedy: Some(Remedy::Text(
+            "claim the devices by spec.resourceClaims instead of an extended resource",
+        )),
+        ..FilterFailure::new(
+            &format!("{resource} of DeviceClass {class}"),
+            "device_feature_unsupported",
+            text,
+        )
+    };
+    Some((resource.into(), failure))
 }
 
 /// The failure of a node that is short of these.

@@ -15,6 +15,7 @@ mod engine_types;
 mod explain;
 mod filters;
 mod gangs;
+mod interner;
 pub mod node;
 mod node_store;
 pub mod observed_pod;
@@ -31,6 +32,7 @@ mod rejections;
 pub mod resources;
 mod scheduling;
 pub mod selector;
+mod shared_nodes;
 #[cfg(test)]
 mod tests;
 mod ties;
@@ -99,6 +101,7 @@ pub struct Cluster {
     groups: PodGroups,
     overfull: overfull::OverfullNodes,
     unstated: unstated_load::UnstatedLoad,
+    interner: interner::Interner,
     /// Pods that are nominated to a node, by the node's name.
     nominations: FxHashMap<Arc<str>, Vec<Arc<str>>>,
     /// The number of accounted pods of each priority.
@@ -123,6 +126,7 @@ impl Cluster {
             engine: Engine::new(settings.policy.clone()),
             unstated: unstated_load::UnstatedLoad::new(&settings.policy),
             settings,
+            interner: interner::Interner::default(),
             nodes: NodeStore::default(),
             pods: PodStore::default(),
             eligibility: EligibilityCache::default(),

@@ -19,6 +19,9 @@ pub struct Reservation {
     pub volumes: VolumePlan,
     /// What to write to its claims of devices before it is bound.
     pub devices: DevicePlan,
+    /// Whether another scheduler may be filling the node: the API server is asked for its pods before the
+    /// binding is sent.
+    pub is_contested: bool,
 }
 
 /// What to write to a pod's claims of devices before it is bound.
@@ -172,6 +175,8 @@ pub struct Refusal {
     pub line: String,
     /// Suggestions, line by line.
     pub help: Vec<String>,
+    /// The node that would take the pod, as JSON, if a new one could.
+    pub shape: Option<Arc<str>>,
 }
 
 impl Refusal {

@@ -1,4 +1,5 @@
-//! Nodes whose pods request more than the node has, because several schedulers placed pods at the same time.
+//! Nodes whose pods request more than the node has, are too many for it, or have the same host port, because
+//! several schedulers placed pods at the same time.
 //!
 //! Kubernetes has no lock on a node, so it cannot be prevented where another scheduler works on the same nodes.
 //! Found when a pod is reported on a node. Reservations that would make it worse are given up, as long as their
@@ -8,11 +9,12 @@ use std::sync::Arc;
 
 use super::Cluster;
 use super::filters::enumerate;
-use super::pod::Key;
+use super::node_store::NodeEntry;
+use super::pod::{Key, Port};
 use super::pod_store::PodEntry;
 use super::resources::{Resources, format_amount};
 
-/// A node whose bound pods request more than it has.
+/// A node whose bound pods are more than it has room for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverfullNode {
     /// The node.
@@ -39,31 +41,37 @@ impl Cluster {
     /// Checks a node to which a pod was bound.
     pub(super) fn check_node_load(&mut self, index: usize) {
         let Some(entry) = self.nodes.get(index).filter(|entry| !entry.deleted) else { return };
-        if !is_over(&entry.used, &entry.node.allocatable) {
+        let everything: Vec<&PodEntry> = if has_conflict(&entry.ports) {
+            entry.pods.iter().filter_map(|uid| self.pods.get(uid)).collect()
+        } else if is_over(&entry.used, &entry.node.allocatable) || has_too_many(entry, 0) {
+            Vec::new()
+        } else {
             return;
-        }
+        };
         let node = Arc::clone(&entry.node.name);
-        // Reservations are given up first, the least important and newest before others. Those of gangs are
-        // bound together, and volumes may have been provisioned for the node.
-        let can_be_given_up =
-            |it: &&PodEntry| it.reserved && it.pod.gang.is_none() && it.pod.claims.is_empty();
+        // Reservations are given up first, the least important and newest before others.
         let mut reserved: Vec<&PodEntry> = entry
             .pods
             .iter()
             .rev()
             .filter_map(|uid| self.pods.get(uid))
-            .filter(can_be_given_up)
+            .filter(|it| it.can_be_given_up())
             .collect();
         reserved.sort_by_key(|it| (it.pod.priority, std::cmp::Reverse(it.pod.created)));
-        let mut used = entry.used.clone();
+        let (mut used, mut given_up) = (entry.used.clone(), 0);
         for pod in reserved {
-            if !is_over(&used, &entry.node.allocatable) {
-                break;
+            let is_port_taken =
+                everything.iter().any(|other| conflict_between(pod, other).is_some());
+            if is_port_taken
+                || is_over(&used, &entry.node.allocatable)
+                || has_too_many(entry, given_up)
+            {
+                used.add(&pod.requested, -1);
+                given_up += 1;
+                self.overfull.displaced.push(Arc::clone(&pod.pod.uid));
             }
-            used.add(&pod.requested, -1);
-            self.overfull.displaced.push(Arc::clone(&pod.pod.uid));
         }
-        if is_over(&used, &entry.node.allocatable) && !self.overfull.current.contains(&node) {
+        if !self.overfull.current.contains(&node) && self.overfull_node(&node).is_some() {
             self.overfull.current.push(Arc::clone(&node));
             self.overfull.unreported.push(node);
         }
@@ -90,42 +98,108 @@ impl Cluster {
         self.overfull.current.len()
     }
 
-    /// A node, if its bound pods request more than it has.
+    /// A node, if its bound pods are more than it has room for.
     #[must_use]
     pub fn overfull_node(&self, name: &str) -> Option<OverfullNode> {
         let index = self.nodes.index_of(name)?;
         let entry = self.nodes.get(index).filter(|entry| !entry.deleted)?;
-        let has = &entry.node.allocatable;
-        if !is_over(&entry.used, has) {
+        let is_suspect = is_over(&entry.used, &entry.node.allocatable)
+            || has_too_many(entry, 0)
+            || has_conflict(&entry.ports);
+        if !is_suspect {
             return None;
         }
         let pods: Vec<&PodEntry> = entry.pods.iter().filter_map(|uid| self.pods.get(uid)).collect();
-        let mut used = entry.used.clone();
-        pods.iter().filter(|it| it.reserved).for_each(|it| used.add(&it.requested, -1));
-        let over = excesses(&used, has);
-        let amounts = |(name, used, has): &(&str, i64, i64)| {
-            format!("{} of {} {name}", format_amount(name, *used), format_amount(name, *has))
-        };
-        let texts: Vec<String> = over.iter().map(amounts).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let text = format!("its pods request {}", enumerate(&texts));
+        let bound: Vec<&PodEntry> = pods.iter().copied().filter(|it| !it.reserved).collect();
+        let excess = Excess::of(entry, &bound)?;
         let highest = pods.iter().map(|it| it.pod.priority).max();
-        let uses = |pod: &&&PodEntry| {
-            let requested = &pod.requested;
-            over.iter().any(|(name, ..)| amount_of(requested, name) > 0)
-        };
-        let victim = pods
+        let victim = bound
             .iter()
-            .filter(|it| !it.reserved && !it.pod.deleting && Some(it.pod.priority) < highest)
-            .filter(uses)
+            .filter(|it| !it.pod.deleting && Some(it.pod.priority) < highest)
+            .filter(|it| excess.is_reduced_by(it))
             .min_by_key(|it| (it.pod.priority, std::cmp::Reverse(it.pod.created)));
         let victim = victim.map(|it| (it.pod.key.clone(), Arc::clone(&it.pod.uid)));
-        (!over.is_empty()).then(|| OverfullNode {
-            node: Arc::clone(&entry.node.name),
-            text,
-            victim,
-        })
+        Some(OverfullNode { node: Arc::clone(&entry.node.name), text: excess.text(entry), victim })
     }
+}
+
+/// What the bound pods of a node have too much of.
+struct Excess<'a> {
+    bound: &'a [&'a PodEntry],
+    /// Resources: the name, what is requested and what there is.
+    amounts: Vec<(String, i64, i64)>,
+    too_many: bool,
+    /// A host port that two of them have.
+    port: Option<&'a Port>,
+}
+
+impl<'a> Excess<'a> {
+    /// `None` if they have their place.
+    fn of(entry: &NodeEntry, bound: &'a [&'a PodEntry]) -> Option<Self> {
+        let mut used = Resources::default();
+        bound.iter().for_each(|it| used.add(&it.requested, 1));
+        let count = i64::try_from(bound.len()).unwrap_or(i64::MAX);
+        let pairs = bound.iter().enumerate();
+        let port = pairs.filter(|(_, it)| !it.pod.ports.is_empty()).find_map(|(at, pod)| {
+            let others = bound.get(at + 1..).unwrap_or_default();
+            others.iter().find_map(|other| conflict_between(pod, other))
+        });
+        let amounts = excesses(&used, &entry.node.allocatable);
+        let too_many = count > entry.node.max_pods;
+        let is_some = !amounts.is_empty() || too_many || port.is_some();
+        is_some.then_some(Self { bound, amounts, too_many, port })
+    }
+
+    /// Whether the departure of a pod helps.
+    fn is_reduced_by(&self, pod: &PodEntry) -> bool {
+        let uses = |(name, ..): &(String, i64, i64)| amount_of(&pod.requested, name) > 0;
+        self.too_many
+            || self.amounts.iter().any(uses)
+            || self.port.is_some_and(|port| pod.pod.ports.contains(port))
+    }
+
+    fn text(&self, entry: &NodeEntry) -> String {
+        let amounts = self.amounts.iter().map(|(name, used, has)| {
+            format!("{} of {} {name}", format_amount(name, *used), format_amount(name, *has))
+        });
+        let amounts: Vec<String> = amounts.collect();
+        let amounts: Vec<&str> = amounts.iter().map(String::as_str).collect();
+        let mut parts = Vec::new();
+        if !amounts.is_empty() {
+            parts.push(format!("its pods request {}", enumerate(&amounts)));
+        }
+        if self.too_many {
+            parts.push(format!("it has {} of {} pods", self.bound.len(), entry.node.max_pods));
+        }
+        if let Some(port) = self.port {
+            parts.push(format!("two pods have host port {}/{}", port.port, port.protocol));
+        }
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        enumerate(&parts)
+    }
+}
+
+/// Whether a node has more pods than it takes, without so many of them.
+fn has_too_many(entry: &NodeEntry, without: usize) -> bool {
+    let count = entry.pods.len().saturating_sub(without);
+    i64::try_from(count).is_ok_and(|count| count > entry.node.max_pods)
+}
+
+/// Whether two of these ports cannot be on one node.
+fn has_conflict(ports: &[Port]) -> bool {
+    let conflicts = |(at, port): (usize, &Port)| {
+        ports.get(at + 1..).unwrap_or_default().iter().any(|it| it.conflicts_with(port))
+    };
+    ports.iter().enumerate().any(conflicts)
+}
+
+/// A port of a pod that it cannot have together with another pod.
+fn conflict_between<'a>(pod: &'a PodEntry, other: &PodEntry) -> Option<&'a Port> {
+    if pod.pod.uid == other.pod.uid {
+        return None;
+    }
+    let theirs = &other.pod.ports;
+    pod.pod.ports.iter().find(|port| theirs.iter().any(|it| it.conflicts_with(port)))
 }
 
 fn amount_of(resources: &Resources, name: &str) -> i64 {
@@ -146,9 +220,9 @@ fn is_over(used: &Resources, has: &Resources) -> bool {
 }
 
 /// Each resource of which more is used than there is, with both amounts.
-fn excesses<'a>(used: &'a Resources, has: &Resources) -> Vec<(&'a str, i64, i64)> {
+fn excesses(used: &Resources, has: &Resources) -> Vec<(String, i64, i64)> {
     let others = used.others.iter().map(|(name, _)| &**name);
     let names = ["cpu", "memory", "ephemeral-storage"].into_iter().chain(others);
-    let amounts = names.map(|name| (name, amount_of(used, name), amount_of(has, name)));
+    let amounts = names.map(|name| (name.to_owned(), amount_of(used, name), amount_of(has, name)));
     amounts.filter(|(_, used, has)| used > has).collect()
 }

@@ -150,6 +150,15 @@ impl Port {
     }
 }
 
+/// The controller of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// A group of pods that are scheduled together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gang {
@@ -180,7 +189,7 @@ pub struct Pod {
     /// The engine's id of it.
     pub id: InstanceId,
     /// Its scheduler name.
-    pub scheduler: String,
+    pub scheduler: Arc<str>,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
     /// `nominatedNodeName` of its status.
@@ -219,12 +228,12 @@ pub struct Pod {
     pub claims: Vec<String>,
     /// Its claims of devices.
     pub device_claims: Vec<PodDeviceClaim>,
-    /// Its controller: kind, name and uid.
-    pub owner: Option<(String, String, String)>,
+    /// Its controller.
+    pub owner: Option<Arc<Owner>>,
     /// Its gang.
     pub gang: Option<Gang>,
     /// The image of its first container.
-    pub image: Option<String>,
+    pub image: Option<Arc<str>>,
     /// The virtual machine that it runs.
     pub vm: Option<String>,
     /// Its bounds, if it can be resized in place; the text if they are invalid.
@@ -258,7 +267,7 @@ impl Pod {
         Self {
             id: instance_id(&uid),
             uid,
-            scheduler: spec.scheduler_name.clone().unwrap_or_default(),
+            scheduler: spec.scheduler_name.as_deref().unwrap_or_default().into(),
             node: name(spec.node_name.as_ref()),
             nominated_node: name(status.and_then(|it| it.nominated_node_name.as_ref())),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
@@ -277,9 +286,9 @@ impl Pod {
             ports: ports(spec),
             claims: claims(spec, &key.name),
             device_claims: device_claims(spec, status),
-            owner: controller(meta),
+            owner: controller(meta).map(|(kind, name, _)| Arc::new(Owner { kind, name })),
             gang: gang(observed),
-            image: spec.containers.first().and_then(|it| it.image.clone()),
+            image: spec.containers.first().and_then(|it| it.image.as_deref()).map(Arc::from),
             vm: labels.get(VM_NAME).cloned(),
             elastic: ResizablePod::read(pod),
             unknown_fields: observed.unknown_fields.clone(),

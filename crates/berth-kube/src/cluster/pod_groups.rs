@@ -4,11 +4,13 @@
 //! ones. Whatever is not understood is unsupported: its pods are refused, and never scheduled one by one
 //! as if they had no group.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::observed_pod::ObservedPod;
@@ -95,23 +97,27 @@ pub(super) fn group_of(pod: &ObservedPod) -> Option<(GroupRef, Arc<str>)> {
 }
 
 /// How the pods of a group are scheduled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum GroupPolicy {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupPolicy {
     /// Each on its own.
     Basic,
     /// At least so many at once.
-    Gang { min_count: usize },
+    Gang {
+        /// How many.
+        min_count: usize,
+    },
     /// In a way that is not supported: the field, and what is accepted.
     Unsupported(String),
 }
 
 /// A group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PodGroup {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodGroup {
     /// How its pods are scheduled.
-    pub(super) policy: GroupPolicy,
+    pub policy: GroupPolicy,
     /// Whether its pods may be preempted only all together.
-    pub(super) is_unit: bool,
+    pub is_unit: bool,
 }
 
 /// All groups.
@@ -138,6 +144,16 @@ impl PodGroups {
                 self.workloads.insert(key, groups.clone()) != Some(groups)
             }
         }
+    }
+
+    /// How the pods of each group are scheduled, by the kind, the object and the group.
+    pub(super) fn state(&self) -> BTreeMap<String, PodGroup> {
+        let alone = self.pod_groups.iter();
+        let alone = alone.map(|(key, it)| (format!("PodGroup {key}"), it.clone()));
+        let several = self.workloads.iter().flat_map(|(key, groups)| {
+            groups.iter().map(move |(name, it)| (format!("Workload {key}, {name}"), it.clone()))
+        });
+        alone.chain(several).collect()
     }
 
     /// Removes the groups of an object.

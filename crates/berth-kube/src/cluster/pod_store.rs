@@ -140,7 +140,7 @@ impl PodEntry {
             (true, _, _) => PodState::Ended,
             (false, true, _) => PodState::Bound,
             (false, false, true) => PodState::Reserved,
-            (false, false, false) if self.pod.scheduler != scheduler => PodState::Foreign,
+            (false, false, false) if *self.pod.scheduler != *scheduler => PodState::Foreign,
             (false, false, false) if self.pod.gated => PodState::Gated,
             (false, false, false) => PodState::Pending,
         }

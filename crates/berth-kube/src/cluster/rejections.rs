@@ -245,6 +245,11 @@ impl Rule {
             "no_capacity_pods" => "with too many pods".to_owned(),
             "host_port_in_use" => "with its host port in use".to_owned(),
             code if code.starts_with("no_capacity") => format!("short of {name}"),
+            "device_feature_unsupported" if **name != *"devices" => {
+                format!(
+                    "where {name} would have to be claimed (extendedResourceName is not supported)"
+                )
+            }
             "devices_elsewhere" => "that cannot reach the devices of its claim".to_owned(),
             "device_selector_failed" => "where a device selector fails".to_owned(),
             _ if **name == *"devices" => "without the devices that it claims".to_owned(),
@@ -279,9 +284,10 @@ impl Rejections {
         if nodes == 0 {
             let line = "the cluster has no nodes".to_owned();
             let mut help = vec!["Add a node; the pod is retried when it joins.".to_owned()];
-            help.push(describe_shape(entry));
-            let code = "no_nodes".to_owned();
-            return Refusal { pod, code, nodes, counts: Vec::new(), line, help };
+            let shape = NodeShape::of(entry);
+            help.push(shape.describe());
+            let (code, shape) = ("no_nodes".to_owned(), Some(shape.as_json()));
+            return Refusal { pod, code, nodes, counts: Vec::new(), line, help, shape };
         }
         let mut groups: Vec<Group> = self.groups.into_values().collect();
         groups.sort_by_cached_key(|it| (std::cmp::Reverse(it.nodes), it.names()));
@@ -299,15 +305,16 @@ impl Rejections {
         if help.is_empty() {
             help.extend(no_single_fix(&groups));
         }
-        if groups.iter().any(Group::needs_a_node) {
-            help.push(describe_shape(entry));
-        }
+        let shape = groups.iter().any(Group::needs_a_node).then(|| NodeShape::of(entry));
+        help.extend(shape.as_ref().map(NodeShape::describe));
         let counts = groups.into_iter().map(|it| RuleCount {
             rule: it.names(),
             nodes: it.nodes,
             nearest: Some((it.nearest.name, it.nearest.text)),
         });
-        Refusal { pod, code: code.to_owned(), nodes, counts: counts.collect(), line, help }
+        let (code, counts) = (code.to_owned(), counts.collect());
+        let shape = shape.map(|it| it.as_json());
+        Refusal { pod, code, nodes, counts, line, help, shape }
     }
 }
 
@@ -328,38 +335,66 @@ fn no_single_fix(groups: &[Group]) -> Option<String> {
     Some(format!("No single change is enough: {node} is rejected by {rules}."))
 }
 
-/// The node that an autoscaler, or a person, could add for the pod: what has to be free on it, and its labels.
-fn describe_shape(entry: &PodEntry) -> String {
-    let requested = &entry.requested;
-    let named = [
-        ("cpu", requested.cpu_milli),
-        ("memory", requested.memory),
-        ("ephemeral-storage", requested.storage),
-    ];
-    let others = requested.others.iter().map(|(name, amount)| (&**name, *amount));
-    let amounts: Vec<String> = named
-        .into_iter()
-        .chain(others)
-        .filter(|(_, amount)| *amount > 0)
-        .map(|(name, amount)| format!("{} {name}", format_amount(name, amount)))
-        .collect();
-    let amounts: Vec<&str> = amounts.iter().map(String::as_str).collect();
-    let mut line = match amounts.as_slice() {
-        [] => "A new node would help with room for one pod".to_owned(),
-        amounts => format!("A new node would help with {} free", enumerate(amounts)),
-    };
-    let requirements = &entry.pod.node_requirements;
-    let labels: Vec<String> =
-        requirements.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    if !labels.is_empty() {
-        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        line.push_str(&format!(", and label {}", enumerate(&labels)));
+/// The node that an autoscaler, or a person, could add for a pod.
+struct NodeShape<'a> {
+    /// What has to be free on it: amounts by resource.
+    amounts: Vec<(&'a str, String)>,
+    /// Its labels.
+    labels: &'a [(String, String)],
+    /// Whether it has to match required node affinity.
+    has_affinity: bool,
+}
+
+impl<'a> NodeShape<'a> {
+    fn of(entry: &'a PodEntry) -> Self {
+        let requested = &entry.requested;
+        let named = [
+            ("cpu", requested.cpu_milli),
+            ("memory", requested.memory),
+            ("ephemeral-storage", requested.storage),
+        ];
+        let others = requested.others.iter().map(|(name, amount)| (&**name, *amount));
+        let amounts = named.into_iter().chain(others).filter(|(_, amount)| *amount > 0);
+        let requirements = &entry.pod.node_requirements;
+        Self {
+            amounts: amounts.map(|(name, amount)| (name, format_amount(name, amount))).collect(),
+            labels: &requirements.labels,
+            has_affinity: requirements.has_affinity(),
+        }
     }
-    if requirements.has_affinity() {
-        line.push_str(", matching its required node affinity");
+
+    fn describe(&self) -> String {
+        let amounts: Vec<String> =
+            self.amounts.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
+        let amounts: Vec<&str> = amounts.iter().map(String::as_str).collect();
+        let mut line = match amounts.as_slice() {
+            [] => "A new node would help with room for one pod".to_owned(),
+            amounts => format!("A new node would help with {} free", enumerate(amounts)),
+        };
+        let labels: Vec<String> =
+            self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if !labels.is_empty() {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            line.push_str(&format!(", and label {}", enumerate(&labels)));
+        }
+        if self.has_affinity {
+            line.push_str(", matching its required node affinity");
+        }
+        line.push('.');
+        line
     }
-    line.push('.');
-    line
+
+    /// The same for programs.
+    fn as_json(&self) -> Arc<str> {
+        let amounts: BTreeMap<&str, &str> =
+            self.amounts.iter().map(|(name, amount)| (*name, amount.as_str())).collect();
+        let labels: BTreeMap<&str, &str> =
+            self.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let shape = serde_json::json!({
+            "free": amounts, "labels": labels, "requiredNodeAffinity": self.has_affinity,
+        });
+        shape.to_string().into()
+    }
 }
 
 /// A remedy as a sentence.

@@ -149,7 +149,7 @@ impl ApiServerStub {
             | Action::ReleaseClaims { .. }
             | Action::Cordon { .. }
             | Action::Evict { .. }
-            | Action::ReportOverfull { .. }
+            | Action::WarnOfNode { .. }
             | Action::WriteDrainStatus(_)
             | Action::StorePermit(_)
             | Action::Migrate { .. }

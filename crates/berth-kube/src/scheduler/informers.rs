@@ -21,6 +21,7 @@ use super::optional_kinds::{
     DEVICE_CLASSES, DEVICE_TAINT_RULES, OPTIONAL_KINDS, POD_GROUPS, RESOURCE_CLAIMS,
     RESOURCE_SLICES, VM_MIGRATIONS, VMS, WORKLOADS, is_optional,
 };
+use super::pruning::prune_pod;
 use crate::cluster::pod::Key;
 use crate::watch::{ObjectIndex, WatchDelta, watch_events};
 
@@ -64,7 +65,7 @@ impl Informers {
         let [nodes, pods, namespaces, budgets, claims, volumes, classes, csi_nodes, ..] = KINDS;
         let [_, _, _, _, _, _, _, _, csi_drivers, csi_capacities, ..] = KINDS;
         self.spawn_informer(nodes, Change::Node, |key, _| Change::NodeDeleted(key));
-        self.spawn_informer(pods, Change::Pod, Change::PodDeleted);
+        self.spawn_pruning_informer(pods, prune_pod, Change::Pod, Change::PodDeleted);
         self.spawn_informer(namespaces, Change::Namespace, |key, _| Change::NamespaceDeleted(key));
         self.spawn_informer(budgets, Change::Budget, |key, _| Change::BudgetDeleted(key));
         self.spawn_informer(claims, Change::Claim, |key, _| Change::ClaimDeleted(key));
@@ -88,9 +89,25 @@ impl Informers {
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
+        let prune = |object: &mut K| object.meta_mut().managed_fields = None;
+        self.spawn_pruning_informer(kind, prune, put, deleted);
+    }
+
+    fn spawn_pruning_informer<K>(
+        &self,
+        kind: &'static str,
+        prune: fn(&mut K),
+        put: fn(Box<K>) -> Change,
+        deleted: fn(Key, Arc<str>) -> Change,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
         let api = Api::<K>::all(self.client.clone());
         let to_message = move |delta: WatchDelta<K>| match delta {
-            WatchDelta::Updated(object) => Message::Change(put(Box::new(object))),
+            WatchDelta::Updated(mut object) => {
+                prune(&mut object);
+                Message::Change(put(Box::new(object)))
+            }
             WatchDelta::Deleted(key, uid) => Message::Change(deleted(key, uid)),
             WatchDelta::Synced => Message::Synced(kind),
         };

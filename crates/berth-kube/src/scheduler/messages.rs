@@ -2,7 +2,7 @@
 //!
 //! Plain data: the lowest layer of the scheduler, without I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_engine::Policy;
@@ -13,10 +13,10 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::debug_state::DebugState;
 use crate::cluster::devices::DeviceKind;
 use crate::cluster::elastic::permits::PermitWrite;
 use crate::cluster::elastic::relief::Leaver;
-use crate::cluster::elastic::state::ClusterState;
 use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::{ClaimRelease, PodExplanation, Preemption, Reservation};
 use crate::cluster::pod::Key;
@@ -78,6 +78,8 @@ pub(crate) enum Message {
     Query(Query),
     /// The agent of an elastic pod asks for another size.
     PermitRequested(PermitCall),
+    /// The pods that the API server has on a node, before a pod is bound to it.
+    NodeListed(NodeListing),
     /// The ConfigMap with the policy was read.
     PolicyObserved(Box<ObservedPolicy>),
     /// Stop the loop.
@@ -143,6 +145,16 @@ pub(crate) struct PolicyNotice {
     pub(crate) result: Result<String, String>,
 }
 
+/// The pods that the API server has on a node to which a pod is about to be bound.
+#[derive(Debug)]
+pub(crate) struct NodeListing {
+    /// The pod that is about to be bound.
+    pub(crate) uid: Arc<str>,
+    pub(crate) pods: Vec<ObservedPod>,
+    /// Answered when the binding was checked; it is recalled if it does not fit.
+    pub(crate) checked: oneshot::Sender<()>,
+}
+
 /// The answer to an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EvictionOutcome {
@@ -163,34 +175,6 @@ pub(crate) enum Query {
     Counts(oneshot::Sender<Counts>),
     /// Everything that is known and decided.
     DebugState(oneshot::Sender<Box<DebugState>>),
-}
-
-/// Everything that the scheduler knows and decides by, as `/debug/state` returns it.
-#[derive(Clone, Debug, Serialize)]
-pub struct DebugState {
-    /// The version of this document's form.
-    pub schema: u32,
-    /// When, in seconds.
-    pub at: i64,
-    /// The scheduler name.
-    pub scheduler: String,
-    /// Numbers.
-    pub counts: Counts,
-    /// The cluster.
-    #[serde(flatten)]
-    pub cluster: ClusterState,
-    /// Pods whose permits are being written.
-    pub permit_writes: Vec<String>,
-    /// Departures that no object shows yet: pod, source and target.
-    pub departures: Vec<(String, Arc<str>, Arc<str>)>,
-    /// Pods and machines that are left alone after a failed departure.
-    pub resting: Vec<String>,
-    /// Nominated nodes, by pod uid.
-    pub nominations: BTreeMap<Arc<str>, Arc<str>>,
-    /// Unbound members of gangs.
-    pub gangs: BTreeMap<String, Vec<Arc<str>>>,
-    /// Nodes that are being drained.
-    pub drains: Vec<Arc<str>>,
 }
 
 /// Numbers of nodes, pods and queue entries, as `/v1/state` returns them.
@@ -251,8 +235,17 @@ pub(crate) enum Action {
     DeleteMigration { migration: Key, is_late: bool },
     /// Write an event about the policy.
     NotifyPolicy(PolicyNotice),
-    /// Record an event on a node whose pods request more than it has.
-    ReportOverfull { node: Arc<str>, note: String },
+    /// Record a warning about a node.
+    WarnOfNode { node: Arc<str>, warning: NodeWarning, note: String },
+}
+
+/// What an event warns of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeWarning {
+    /// Its pods request more than it has.
+    Overfull,
+    /// It is under pressure, and no pod can leave it.
+    PressureStays,
 }
 
 /// Bindings that the core recalls, because another scheduler filled the node. The executor looks before it
@@ -271,6 +264,14 @@ impl RecalledBindings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(uid)
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<str>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<Arc<str>> = all.iter().cloned().collect();
+        all.sort();
+        all
+    }
+
     /// Whether the binding of a pod was recalled; it is not from then on.
     pub(crate) fn take(&self, uid: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
@@ -286,6 +287,8 @@ pub(crate) struct UnschedulableNotice {
     pub(crate) reason: &'static str,
     /// The first line is the summary.
     pub(crate) message: String,
+    /// The node that would help, as JSON; absent: a new node would not help.
+    pub(crate) shape: Option<Arc<str>>,
     /// The resource version that the decision was made for; a newer pod may be bound.
     pub(crate) version: Option<u64>,
     /// Whether this is the first notice for this pod.

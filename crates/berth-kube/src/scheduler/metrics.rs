@@ -65,10 +65,12 @@ pub(crate) struct Metrics {
     permits: Family<ResultLabel, Counter>,
     departures: Family<DepartureLabels, Counter>,
     pressured_nodes: Gauge,
+    without_target: Gauge,
     policies: Family<ResultLabel, Counter>,
     leader: Gauge,
     overfull_nodes: Gauge,
     overfull_node_reports: Counter,
+    node_checks: Family<ResultLabel, Counter>,
     watch_restarts: Family<KindLabel, Counter>,
     api_errors: Family<CallLabels, Counter>,
 }
@@ -113,6 +115,11 @@ impl Metrics {
                 "pressured_nodes",
                 "Nodes that elastic pods should leave",
             ),
+            without_target: add(
+                registry,
+                "pods_without_relief_target",
+                "Elastic pods that should leave nodes under pressure and fit on no other node",
+            ),
             policies: add(
                 registry,
                 "policy_updates",
@@ -128,6 +135,11 @@ impl Metrics {
                 registry,
                 "overfull_node_reports",
                 "How often a node became overfull",
+            ),
+            node_checks: add(
+                registry,
+                "node_checks",
+                "Bindings that were checked against the API server's pods of their node, by result",
             ),
             watch_restarts: add(
                 registry,
@@ -188,8 +200,9 @@ impl Metrics {
         self.departures.get_or_create(&DepartureLabels { way, result }).inc();
     }
 
-    pub(crate) fn set_pressured_nodes(&self, nodes: usize) {
+    pub(crate) fn set_pressure(&self, nodes: usize, without_target: usize) {
         self.pressured_nodes.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+        self.without_target.set(i64::try_from(without_target).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn record_policy(&self, result: &'static str) {
@@ -206,6 +219,10 @@ impl Metrics {
 
     pub(crate) fn record_overfull_node(&self) {
         self.overfull_node_reports.inc();
+    }
+
+    pub(crate) fn record_node_check(&self, result: &'static str) {
+        self.node_checks.get_or_create(&ResultLabel { result }).inc();
     }
 
     pub(crate) fn record_watch_restart(&self, kind: &'static str) {

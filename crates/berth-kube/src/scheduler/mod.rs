@@ -13,6 +13,7 @@
 
 mod benchmark;
 mod core;
+mod debug_state;
 pub mod drain;
 mod endpoints;
 mod executor;
@@ -23,6 +24,7 @@ mod messages;
 mod metrics;
 mod optional_kinds;
 mod policy_watch;
+mod pruning;
 mod queue;
 mod relief;
 mod simulated_day;
@@ -44,6 +46,7 @@ use crate::leader_election::{Candidate, Leadership};
 use crate::probes::Probes;
 use crate::wire::WireListener;
 pub use benchmark::{BenchmarkResult, run_benchmark};
+pub use debug_state::{DebugState, NoticeState, QueueEntryState, QueueState};
 use drain::DrainTracker;
 pub(crate) use executor::EVENTS_MAX;
 use executor::{ApiExecutor, Limits};
@@ -51,13 +54,13 @@ pub use explain::{ExplainError, as_json, as_text, explain_once};
 use informers::{Informers, KINDS};
 use leadership_sync::LeadershipSync;
 use messages::{Action, Message, SyncStatus};
-pub use messages::{Counts, DebugState, DrainRecord, DrainState};
+pub use messages::{Counts, DrainRecord, DrainState};
 use metrics::Metrics;
 use queue::Moment;
 pub use simulated_day::{SimulatedDayError, simulate_elastic_day};
 
 /// Messages that may wait for the core before senders have to wait.
-pub(crate) const INBOX_CAPACITY: usize = 8_192;
+pub(crate) const INBOX_CAPACITY: usize = 2_048;
 
 /// Options of the scheduler.
 pub struct Options {
@@ -87,6 +90,9 @@ pub struct Options {
     pub eviction_concurrency: usize,
     /// Whether pods of lower priority are evicted from nodes that another scheduler overfilled.
     pub evict_overfull: bool,
+    /// Whether bindings to nearly full nodes are checked against the API server first, while another scheduler
+    /// is active.
+    pub check_shared_nodes: bool,
     /// How long bindings in progress may take at shutdown.
     pub grace: Duration,
 }
@@ -109,6 +115,7 @@ impl Options {
             notices_per_s: 200,
             eviction_concurrency: 16,
             evict_overfull: false,
+            check_shared_nodes: true,
             grace: Duration::from_secs(15),
         }
     }
@@ -233,6 +240,7 @@ fn new_core(
     let drains = DrainTracker::new(options.eviction_concurrency).for_scheduler(&settings.scheduler);
     SchedulerCore::new(settings, drains, Arc::clone(sync_status), Arc::clone(metrics))
         .evicting_overfull(options.evict_overfull)
+        .checking_shared_nodes(options.check_shared_nodes)
 }
 
 /// Starts the thread of the core.

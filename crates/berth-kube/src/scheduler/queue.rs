@@ -11,6 +11,7 @@ use std::sync::Arc;
 use berth_engine::Timestamp;
 use rustc_hash::FxHashMap;
 
+use super::debug_state::{QueueEntryState, QueueState};
 use crate::cluster::pod::Key;
 
 /// Milliseconds of a monotonic clock.
@@ -237,6 +238,38 @@ impl SchedulingQueue {
     pub(crate) fn next_expiry(&self) -> Option<Millis> {
         let first = |set: &BTreeSet<(Millis, QueueKey)>| set.first().map(|(at, _)| *at);
         first(&self.backoff).into_iter().chain(first(&self.unschedulable)).min()
+    }
+
+    /// All entries, those first that are tried first.
+    pub(crate) fn state(&self, now: Millis) -> Vec<QueueEntryState> {
+        let mut entries: Vec<(&QueueKey, &Entry)> = self.entries.iter().collect();
+        let order = |entry: &Entry| match entry.state {
+            State::InFlight => (QueueState::InFlight, 0),
+            State::Active => (QueueState::Active, 0),
+            State::Backoff(at) => (QueueState::Backoff, at),
+            State::Unschedulable(at) => (QueueState::Unschedulable, at),
+        };
+        entries.sort_by(|(a, x), (b, y)| (order(x), &x.rank, a).cmp(&(order(y), &y.rank, b)));
+        let state = |(key, entry): (&QueueKey, &Entry)| {
+            let (key, is_gang) = match key {
+                QueueKey::Pod(uid) => (uid.to_string(), false),
+                QueueKey::Gang(key) => (key.to_string(), true),
+            };
+            let (state, at) = order(entry);
+            let due_in_ms = (at > 0).then(|| at.saturating_sub(now));
+            let QueueRank { priority: Reverse(priority), created, name } = &entry.rank;
+            QueueEntryState {
+                key,
+                name: name.to_string(),
+                is_gang,
+                state,
+                due_in_ms,
+                priority: *priority,
+                created: *created,
+                refusals: entry.refusals,
+            }
+        };
+        entries.into_iter().map(state).collect()
     }
 
     pub(crate) fn lengths(&self) -> QueueLengths {

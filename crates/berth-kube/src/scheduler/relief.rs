@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::queue::{Millis, Moment};
 use crate::cluster::elastic::migrations::backoff_s;
-use crate::cluster::elastic::relief::{Departure, Leaver, ReliefLimits};
+use crate::cluster::elastic::relief::{Departure, Leaver, ReliefLimits, StuckNode};
 use crate::cluster::pod::Key;
 
 /// How often nodes are checked.
@@ -19,6 +19,9 @@ const PASS_INTERVAL_MS: Millis = 1_000;
 const SHOWN_WITHIN_MS: Millis = 30_000;
 /// How long a pod that is gone is assumed to be unscheduled.
 const RESCHEDULING_MS: Millis = 10_000;
+/// How long a node is under pressure that nothing relieves before that is reported, and how often it is.
+const STUCK_FOR_MS: Millis = 5_000;
+const REPEAT_STUCK_MS: Millis = 300_000;
 
 #[derive(Debug)]
 struct Departing {
@@ -39,6 +42,8 @@ pub(crate) struct ReliefTracker {
     departing: FxHashMap<Arc<str>, Departing>,
     /// Machines, and pods without one, whose departure failed.
     resting: FxHashMap<Key, Rest>,
+    /// Nodes whose pressure nothing relieves, and when that is reported next.
+    stuck: FxHashMap<Arc<str>, Millis>,
     next_pass: Millis,
 }
 
@@ -117,6 +122,28 @@ impl ReliefTracker {
         if let Some(departing) = self.departing.get_mut(uid) {
             departing.until = now.millis.saturating_add(RESCHEDULING_MS);
         }
+    }
+
+    /// Which of the nodes whose pressure nothing relieves are to be reported now.
+    pub(super) fn stuck_to_report(&mut self, all: Vec<StuckNode>, now: Moment) -> Vec<StuckNode> {
+        self.stuck.retain(|node, _| all.iter().any(|it| it.node == *node));
+        let mut reported = Vec::new();
+        for stuck in all {
+            let first = now.millis.saturating_add(STUCK_FOR_MS);
+            let due = self.stuck.entry(Arc::clone(&stuck.node)).or_insert(first);
+            if *due <= now.millis {
+                *due = now.millis.saturating_add(REPEAT_STUCK_MS);
+                reported.push(stuck);
+            }
+        }
+        reported
+    }
+
+    /// Nodes whose pressure nothing relieves.
+    pub(super) fn stuck_nodes(&self) -> Vec<Arc<str>> {
+        let mut all: Vec<Arc<str>> = self.stuck.keys().cloned().collect();
+        all.sort();
+        all
     }
 
     /// Departures that no object shows yet: pod, source and target.

@@ -181,3 +181,37 @@ fn a_group_with_claims_of_its_own_is_refused_by_name() {
     let outcome = format!("{:?}", core.gang("podgroup/g"));
     assert!(outcome.contains("spec.resourceClaims is not supported"), "{outcome}");
 }
+
+#[test]
+fn an_extended_resource_that_only_a_class_provides_is_refused_by_the_feature() {
+    let mut class = class();
+    class["spec"]["extendedResourceName"] = json!("example.com/gpu");
+    let mut core = Core::of(&[node("n1", &json!({})), class]);
+    let requests = |name: &str| {
+        let amounts = json!({"cpu": "5", "memory": "1Mi", name: "1"});
+        json!({"spec": {"containers": [{
+            "name": "main", "resources": {"requests": amounts, "limits": {name: "1"}},
+        }]}})
+    };
+    for (name, resource) in
+        [("stated", "example.com/gpu"), ("implicit", "deviceclass.resource.kubernetes.io/gpu")]
+    {
+        core.tell(&pod(name, &requests(resource)));
+        let refusal = core.refusal(name);
+        assert_eq!(refusal.code, "device_feature_unsupported");
+        let expected = format!(
+            "0/1 nodes are available: 1 where {resource} of DeviceClass gpu would have to be claimed \
+             (extendedResourceName is not supported)"
+        );
+        assert!(refusal.line.starts_with(&expected), "{}", refusal.line);
+        assert!(refusal.line.contains("short of cpu"), "{}", refusal.line);
+        assert!(!refusal.line.contains(&format!("short of {resource}")), "{}", refusal.line);
+        assert_eq!(refusal.shape, None, "a node like those that are there would not help");
+    }
+    // A resource that no class has is short, as ever; a device plugin's counts.
+    core.tell(&pod("other", &requests("example.com/fpga")));
+    assert!(core.refusal("other").line.contains("example.com/fpga"));
+    let plugin = json!({"status": {"allocatable": {"cpu": "8", "example.com/gpu": "1"}}});
+    core.tell(&node("n2", &plugin));
+    assert_eq!(core.node_of("stated"), "n2");
+}

@@ -11,6 +11,7 @@ mod affinity;
 mod changes;
 mod devices;
 mod gangs;
+mod memory;
 mod nodes;
 mod nominations;
 mod overfull;

@@ -56,3 +56,46 @@ fn an_overfull_node_names_what_it_is_short_of_and_the_least_important_pod() {
     core.tell(&with("b", "2", 5, Some("n2")));
     assert_eq!(core.cluster.take_overfull().first().map(|it| it.victim.is_none()), Some(true));
 }
+
+#[test]
+fn a_node_with_too_many_pods_or_one_host_port_twice_is_overfull() {
+    let few = json!({"status": {"allocatable": {"pods": "2"}}});
+    let mut core = Core::of(&[node("n1", &few), node("n2", &json!({}))]);
+    for name in ["a", "b", "c"] {
+        core.tell(&with(name, "100m", i32::from(name == "a"), Some("n1")));
+    }
+    let port = json!({"spec": {"containers": [{
+        "name": "main", "ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}],
+    }]}});
+    for (name, priority) in [("d", 1), ("e", 5)] {
+        core.tell(&patched(with(name, "100m", priority, Some("n2")), &port));
+    }
+    let found = core.cluster.take_overfull();
+    let texts: Vec<(&str, &str)> = found.iter().map(|it| (&*it.node, it.text.as_str())).collect();
+    assert_eq!(texts, [("n1", "it has 3 of 2 pods"), ("n2", "two pods have host port 8080/TCP")]);
+    let victims = found.iter().map(|it| it.victim.as_ref().map(|it| it.0.name.to_string()));
+    let victims: Vec<Option<String>> = victims.collect();
+    assert!(matches!(victims[0].as_deref(), Some("b" | "c")), "{victims:?}");
+    assert_eq!(victims[1].as_deref(), Some("d"));
+    core.remove("c");
+    core.remove("e");
+    assert_eq!(core.cluster.refresh_overfull(), 0);
+}
+
+#[test]
+fn a_reservation_whose_host_port_another_scheduler_took_is_given_up() {
+    let mut core = Core::of(&[node("n1", &json!({}))]);
+    let port = json!({"spec": {"containers": [{
+        "name": "main", "ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}],
+    }]}});
+    core.tell(&patched(with("ours", "100m", 0, None), &port));
+    core.tell(&with("other", "100m", 0, None));
+    for name in ["ours", "other"] {
+        assert_eq!(core.node_of(name), "n1");
+    }
+    core.tell(&patched(with("theirs", "100m", 0, Some("n1")), &port));
+    let displaced: Vec<String> =
+        core.cluster.take_displaced().iter().map(ToString::to_string).collect();
+    assert_eq!(displaced, [core.uid("ours")]);
+    assert_eq!(core.cluster.take_overfull(), []);
+}

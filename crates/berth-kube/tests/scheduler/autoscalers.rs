@@ -88,6 +88,34 @@ async fn the_message_says_which_node_would_help() {
     let told = condition(&fake, "large", "PodScheduled").unwrap();
     let last = told["message"].as_str().unwrap().lines().last().unwrap();
     assert_eq!(last, "A new node would help with 4 cpu and 2Gi memory free, and label pool=gpu.");
+    let hint = condition(&fake, "large", "berth.dev/WouldFit").unwrap();
+    assert_eq!((&hint["status"], &hint["reason"]), (&json!("True"), &json!("NodeWouldHelp")));
+    assert!(hint["lastTransitionTime"].is_string(), "{hint}");
+    let shape: Value = serde_json::from_str(hint["message"].as_str().unwrap()).unwrap();
+    let expected = json!({
+        "free": {"cpu": "4", "memory": "2Gi"}, "labels": {"pool": "gpu"}, "requiredNodeAffinity": false,
+    });
+    assert_eq!(shape, expected);
+    // A node of this shape does take it.
+    let mut node = samples::node("n2", 4_000, 2_048);
+    node["metadata"]["labels"]["pool"] = json!("gpu");
+    add(&fake, node).await;
+    assert_eq!(bound(&fake, "large").await, "n2");
+    replica.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_no_new_node_would_take_says_so() {
+    let fake = start_with(Options::default()).await;
+    add_nodes(&fake, &["n1"], 1_000).await;
+    let replica = Replica::start(&fake, |_| {}).await;
+    let mut alone = samples::pod("default", "alone", "berth", 100, 64);
+    alone["metadata"]["annotations"] =
+        json!({"berth.dev/gang": "train", "berth.dev/gang-size": "2"});
+    add(&fake, alone).await;
+    eventually("it is refused", || condition(&fake, "alone", "PodScheduled").is_some()).await;
+    let hint = condition(&fake, "alone", "berth.dev/WouldFit").unwrap();
+    assert_eq!((&hint["status"], &hint["reason"]), (&json!("False"), &json!("NodeWouldNotHelp")));
     replica.stop().await;
 }
 

@@ -6,7 +6,8 @@ use berth_kube_fake::{FakeApi, Faults, Options, samples};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Replica, add, add_nodes, add_pod, bound, check_books, events, eventually, start_with,
+    Replica, add, add_nodes, add_pod, bound, check_books, events, eventually, metric, start_with,
+    until_metric,
 };
 
 /// A pod that another scheduler has bound.
@@ -14,22 +15,6 @@ async fn add_foreign(fake: &FakeApi, name: &str, node: &str, cpu_milli: u64) -> 
     let mut pod = samples::pod("default", name, "default-scheduler", cpu_milli, 64);
     pod["spec"]["nodeName"] = json!(node);
     add(fake, pod).await
-}
-
-async fn metric(replica: &Replica, name: &str) -> Option<f64> {
-    let (_, text) = replica.get("/metrics", "*/*").await;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.parse().ok())
-}
-
-async fn until_metric(replica: &Replica, name: &str, expected: f64) {
-    for _ in 0..600 {
-        if metric(replica, name).await == Some(expected) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{name} is {:?}, not {expected}", metric(replica, name).await);
 }
 
 #[tokio::test]

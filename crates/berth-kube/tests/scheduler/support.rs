@@ -179,6 +179,23 @@ pub(crate) fn has_event(fake: &FakeApi, name: &str, reason: &str) -> bool {
     events(fake, name).iter().any(|(it, _)| it == reason)
 }
 
+/// A metric; absent: it has no value yet.
+pub(crate) async fn metric(replica: &Replica, name: &str) -> Option<f64> {
+    let (_, text) = replica.get("/metrics", "*/*").await;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok())
+}
+
+pub(crate) async fn until_metric(replica: &Replica, name: &str, expected: f64) {
+    for _ in 0..600 {
+        if metric(replica, name).await == Some(expected) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{name} is {:?}, not {expected}", metric(replica, name).await);
+}
+
 /// Checks what must always hold: every pod was bound at most once, and no node has more than it has.
 pub(crate) fn check_books(fake: &FakeApi) {
     let mut bound: BTreeMap<String, usize> = BTreeMap::new();

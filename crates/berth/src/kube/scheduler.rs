@@ -69,6 +69,9 @@ pub(crate) struct SchedulerArgs {
     /// have.
     #[arg(long, env = "BERTH_KUBE_EVICT_OVERFULL")]
     evict_overfull: bool,
+    /// When to check a binding to a nearly full node against the API server's list of its pods before it is sent.
+    #[arg(long, env = "BERTH_KUBE_NODE_CHECKS", value_enum, default_value_t, value_name = "WHEN")]
+    node_checks: NodeChecks,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -100,6 +103,16 @@ pub(crate) struct SchedulingArgs {
         value_delimiter = ','
     )]
     pub(crate) ignore_pod_fields: Vec<String>,
+}
+
+/// When bindings are checked against the API server's list of a node's pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NodeChecks {
+    /// While another scheduler is active: it bound a pod, or got one, in the last minute.
+    #[default]
+    Auto,
+    /// Never; bindings go by the watch alone.
+    Never,
 }
 
 /// How to treat pods without requests and limits.
@@ -235,6 +248,7 @@ impl SchedulerArgs {
         options.policy_config_map = policy_config_map;
         options.bind_concurrency = usize::try_from(self.bind_concurrency).unwrap_or(64);
         options.evict_overfull = self.evict_overfull;
+        options.check_shared_nodes = self.node_checks == NodeChecks::Auto;
         options.eviction_concurrency = usize::try_from(self.evict_concurrency).unwrap_or(16);
         scheduler::run(options, stop)
             .await

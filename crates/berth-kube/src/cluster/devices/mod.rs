@@ -32,6 +32,7 @@ pub(super) use filters::{DeviceRejection, PreparedDevices};
 use objects::{Claim, DeviceClass, DeviceId, TaintRule};
 use pools::Pools;
 use reservations::DeviceReservations;
+pub use reservations::{DeviceDecision, DeviceState};
 use selectors::SelectorCache;
 
 /// A kind of object of `resource.k8s.io`.
@@ -93,6 +94,9 @@ pub struct Devices {
     reservations: DeviceReservations,
     changed: bool,
 }
+
+/// The prefix of the extended resource that every class provides.
+const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 impl Devices {
     /// Adds or updates an object.
@@ -185,6 +189,18 @@ impl Devices {
             None => self.taint_rules.remove(name),
         };
         self.changed |= old.as_ref() != self.taint_rules.get(name);
+    }
+
+    /// The class whose devices provide an extended resource, under the name that it states or that every class
+    /// has.
+    #[must_use]
+    pub fn class_providing(&self, resource: &str) -> Option<Arc<str>> {
+        if let Some(class) = resource.strip_prefix(IMPLICIT_RESOURCE) {
+            return self.classes.get_key_value(class).map(|(name, _)| Arc::clone(name));
+        }
+        let provides = |it: &&Arc<DeviceClass>| it.extended_resource.as_deref() == Some(resource);
+        // The first by name: the message must not depend on the order of a map.
+        self.classes.values().filter(provides).map(|it| Arc::clone(&it.name)).min()
     }
 
     /// Whether anything since the last call may make a pod with claims schedulable.

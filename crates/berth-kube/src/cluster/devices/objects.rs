@@ -316,6 +316,8 @@ pub(super) struct DeviceClass {
     /// Its selectors; why they are not supported.
     pub(super) selectors: Result<Vec<Arc<str>>, String>,
     pub(super) config: Vec<resource::DeviceClassConfiguration>,
+    /// The extended resource that its devices provide as well.
+    pub(super) extended_resource: Option<String>,
 }
 
 impl DeviceClass {
@@ -328,7 +330,8 @@ impl DeviceClass {
                 .map_err(|at| format!("selector #{at} is not in CEL")),
         };
         let name = meta.name.as_deref().unwrap_or_default().into();
-        Some(Self { name, selectors, config: spec.config.unwrap_or_default() })
+        let extended_resource = spec.extended_resource_name.filter(|it| !it.is_empty());
+        Some(Self { name, selectors, config: spec.config.unwrap_or_default(), extended_resource })
     }
 }
 

@@ -4,10 +4,12 @@
 //! until it is certain that it was written and seen, or that it was not written. A decision that was handed
 //! to the executor is kept until the executor reports what became of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::InstanceId;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 
 use super::objects::{Allocation, Claim};
 use super::results::allocation_result;
@@ -38,6 +40,56 @@ pub(super) struct DeviceReservations {
     /// Claims whose decisions a pod relies on.
     uses: FxHashMap<InstanceId, Vec<Key>>,
     dry_run: Option<DryRun>,
+}
+
+/// Devices in use, and decisions that the API server does not show yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceState {
+    /// Decisions, by claim.
+    pub decisions: BTreeMap<String, DeviceDecision>,
+    /// Claims that are being deallocated.
+    pub deallocating: Vec<String>,
+    /// By device, the number of claims that have it or are to have it.
+    pub in_use: BTreeMap<String, u32>,
+}
+
+/// What was decided for a claim of devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceDecision {
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// The number of pods that rely on it.
+    pub pods: usize,
+    /// The number of pods for which it is being written.
+    pub writers: usize,
+    /// The version of the claim that has it, once it was written.
+    pub written: Option<u64>,
+}
+
+impl Devices {
+    /// What was decided and is in use.
+    #[must_use]
+    pub fn state(&self) -> DeviceState {
+        let decision = |it: &ClaimDecision| DeviceDecision {
+            devices: it.allocation.devices.iter().map(ToString::to_string).collect(),
+            pods: it.pods.len(),
+            writers: it.writers.len(),
+            written: it.written,
+        };
+        let decided = self.reservations.decided.iter();
+        let mut deallocating: Vec<String> =
+            self.reservations.deallocating.keys().map(ToString::to_string).collect();
+        deallocating.sort();
+        DeviceState {
+            decisions: decided.map(|(key, it)| (key.to_string(), decision(it))).collect(),
+            deallocating,
+            in_use: self
+                .in_use
+                .iter()
+                .map(|(device, count)| (device.to_string(), *count))
+                .collect(),
+        }
+    }
 }
 
 /// Pods that are assumed to be gone, and claims that would be without consumers then.

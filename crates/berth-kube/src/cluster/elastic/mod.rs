@@ -142,7 +142,7 @@ impl Cluster {
             // A machine that was placed with a size is not of unknown size because it runs now.
             Some(known) if !known.uncertain => Permit::placed(vm.used, overcommit),
             // The agent of a machine of another scheduler never speaks to this one.
-            _ if pod.node.is_some() && pod.scheduler == self.settings.scheduler => {
+            _ if pod.node.is_some() && *pod.scheduler == *self.settings.scheduler => {
                 Permit::found(vm.used, vm.max, overcommit)
             }
             _ => Permit::placed(vm.used, overcommit),

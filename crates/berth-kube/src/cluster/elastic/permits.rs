@@ -225,7 +225,7 @@ impl Cluster {
         let elastic = entry.pod.elastic.as_ref()?.as_ref().ok()?;
         let granted = entry.permit?.granted;
         let is_open = entry.pod.vm.is_none()
-            && entry.pod.scheduler == self.settings.scheduler
+            && *entry.pod.scheduler == *self.settings.scheduler
             && entry.pod.node.is_some()
             && !entry.permit_write
             && !entry.pod.deleting
@@ -328,12 +328,6 @@ impl Cluster {
     #[must_use]
     pub fn permit(&self, pod: &Key) -> Option<Permit> {
         self.pods.by_name(pod)?.permit
-    }
-
-    /// Whether a permit of the pod is being written.
-    #[must_use]
-    pub fn is_permit_being_written(&self, uid: &str) -> bool {
-        self.pods.get(uid).is_some_and(|it| it.permit_write)
     }
 
     pub(in crate::cluster) fn set_permit(&mut self, uid: &str, permit: Option<Permit>) {

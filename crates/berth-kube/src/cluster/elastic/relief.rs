@@ -72,6 +72,19 @@ pub struct ReliefPass {
     pub pressured: usize,
     /// Pods that would help but fit nowhere.
     pub without_target: usize,
+    /// Nodes under pressure that no pod leaves, and why.
+    pub stuck: Vec<StuckNode>,
+}
+
+/// A node under pressure that no pod leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StuckNode {
+    /// The node.
+    pub node: Arc<str>,
+    /// Pods that would help but fit nowhere.
+    pub without_target: usize,
+    /// What should leave it.
+    pub excess: Size,
 }
 
 impl Cluster {
@@ -110,7 +123,17 @@ impl Cluster {
             let closed: FxHashSet<Arc<str>> = names.iter().cloned().chain(full).collect();
             let plan = self.plan_node(*index, account, extra, &held, &closed, most, now);
             pass.without_target += plan.without_target.len();
-            for leaver in self.leavers_of(*index, &from, &plan) {
+            let leavers = self.leavers_of(*index, &from, &plan);
+            if leavers.is_empty() && !open.contains_key(&from) {
+                let (node, excess) = (Arc::clone(&from), account.excess());
+                let without_target = plan.without_target.len();
+                pass.stuck.push(StuckNode { node, without_target, excess });
+            }
+            for leaver in leavers {
+                // Several may have chosen one target.
+                if open.get(&leaver.to).is_some_and(|it| *it >= limits.per_node) {
+                    continue;
+                }
                 open_total += 1;
                 for node in [&leaver.from, &leaver.to] {
                     *open.entry(Arc::clone(node)).or_default() += 1;
@@ -244,7 +267,7 @@ impl Cluster {
     /// How a pod may leave its node now; `None`: it stays.
     fn departure(&self, entry: &PodEntry, now: i64) -> Option<Departure> {
         let (pod, limits) = (&entry.pod, self.settings.policy.elastic().migration);
-        let is_ours = pod.scheduler == self.settings.scheduler;
+        let is_ours = *pod.scheduler == *self.settings.scheduler;
         if !is_ours || pod.node.is_none() || pod.deleting || entry.permit_write {
             return None;
         }
@@ -330,7 +353,7 @@ impl Cluster {
 
 /// Whether a controller recreates the pod, on any node.
 fn is_recreated_elsewhere(pod: &Pod) -> bool {
-    pod.owner.as_ref().is_some_and(|(kind, _, _)| kind != "DaemonSet" && kind != "Node")
+    pod.owner.as_ref().is_some_and(|it| it.kind != "DaemonSet" && it.kind != "Node")
 }
 
 /// Whether labels, taints and room are all that decides where a pod may go.

@@ -11,11 +11,15 @@ use serde::Serialize;
 use super::migrations::Migration;
 use super::source::Vm;
 use crate::cluster::Cluster;
+use crate::cluster::devices::DeviceState;
+use crate::cluster::disruption_budgets::BudgetState;
 use crate::cluster::node::CpuAndMemory;
 use crate::cluster::node_store::NodeEntry;
 use crate::cluster::pod::Key;
+use crate::cluster::pod_groups::PodGroup;
 use crate::cluster::pod_store::{PodEntry, PodState};
 use crate::cluster::resources::Resources;
+use crate::cluster::volumes::VolumeState;
 
 /// The state of a cluster.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +38,16 @@ pub struct ClusterState {
     pub migrations: BTreeMap<String, Migration>,
     /// Whether the cluster serves migrations.
     pub migrations_served: bool,
+    /// Disruption budgets by namespace and name.
+    pub disruption_budgets: BTreeMap<String, BudgetState>,
+    /// Groups of pods that Kubernetes defines.
+    pub pod_groups: BTreeMap<String, PodGroup>,
+    /// Claims and volumes.
+    pub volumes: VolumeState,
+    /// Devices.
+    pub devices: DeviceState,
+    /// Nodes whose pods are more than they have room for, and of what.
+    pub overfull_nodes: BTreeMap<Arc<str>, String>,
 }
 
 /// A node.
@@ -75,7 +89,7 @@ pub struct PodDump {
     /// Its uid.
     pub uid: Arc<str>,
     /// Its scheduler.
-    pub scheduler: String,
+    pub scheduler: Arc<str>,
     /// What it waits for, or has.
     pub state: PodState,
     /// The node that it is accounted on.
@@ -125,6 +139,16 @@ impl Cluster {
                 .collect(),
             migrations: migrations.iter().map(|(key, it)| (key.to_string(), it.clone())).collect(),
             migrations_served: migrations.is_served(),
+            disruption_budgets: self.budgets.state(),
+            pod_groups: self.groups.state(),
+            volumes: self.volumes.state(),
+            devices: self.devices.state(),
+            overfull_nodes: self
+                .nodes
+                .present()
+                .filter_map(|(_, it)| self.overfull_node(&it.node.name))
+                .map(|it| (it.node, it.text))
+                .collect(),
         }
     }
 
@@ -154,7 +178,7 @@ impl Cluster {
         let elastic = pod.elastic.as_ref();
         PodDump {
             uid: Arc::clone(&pod.uid),
-            scheduler: pod.scheduler.clone(),
+            scheduler: Arc::clone(&pod.scheduler),
             state: entry.state(&self.settings.scheduler),
             node: entry
                 .assigned
@@ -178,5 +202,45 @@ impl Cluster {
     pub fn vm_of_migration(&self, migration: &Key) -> Option<Key> {
         let (_, found) = self.elastic.migrations.iter().find(|(key, _)| *key == migration)?;
         Some(Key { namespace: Arc::clone(&migration.namespace), name: Arc::clone(&found.vm) })
+    }
+}
+
+impl ClusterState {
+    /// What contradicts itself in the document: a node's account against its pods, pods against nodes, and devices
+    /// that several claims have. Each is a bug, unless another scheduler allocates devices as well.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        let mut sums: BTreeMap<&str, (Resources, usize)> = BTreeMap::new();
+        let mut found = Vec::new();
+        for (name, pod) in &self.pods {
+            let Some(node) = &pod.node else {
+                if matches!(pod.state, PodState::Reserved) {
+                    found.push(format!("pod {name} is reserved on no node"));
+                }
+                continue;
+            };
+            if !self.nodes.contains_key(node) {
+                found.push(format!("pod {name} is accounted on node {node}, which is unknown"));
+            }
+            let (sum, count) = sums.entry(node).or_default();
+            sum.add(&pod.charge, 1);
+            *count += 1;
+        }
+        for (name, node) in &self.nodes {
+            let (sum, count) = sums.remove(&**name).unwrap_or_default();
+            if count != node.pods {
+                found.push(format!("node {name} counts {} pods, and has {count}", node.pods));
+            }
+            let mut rest = node.used.clone();
+            rest.add(&sum, -1);
+            let is_zero = rest.others.iter().all(|(_, amount)| *amount == 0);
+            if (rest.cpu_milli, rest.memory, rest.storage) != (0, 0, 0) || !is_zero {
+                found.push(format!("node {name} counts {:?}, and its pods are {sum:?}", node.used));
+            }
+        }
+        for (device, count) in self.devices.in_use.iter().filter(|(_, count)| **count > 1) {
+            found.push(format!("device {device} is given to {count} claims"));
+        }
+        found
     }
 }

@@ -29,6 +29,7 @@ mod tests;
 pub use filters::PreparedVolumes;
 use objects::{Capacity, Claim, Class, LabelPinIndex, Volume};
 use reservations::VolumeReservations;
+pub use reservations::{VolumeDecision, VolumeState};
 
 /// Why a pod's volumes rule out all nodes or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,12 @@ pub struct Volumes {
 }
 
 impl Volumes {
+    /// What was decided and is in use.
+    #[must_use]
+    pub fn state(&self) -> VolumeState {
+        self.reservations.state()
+    }
+
     /// Adds or updates a claim.
     pub fn put_claim(&mut self, claim: &core::PersistentVolumeClaim) {
         let claim = Claim::read(claim);

@@ -4,10 +4,12 @@
 //! A decision stands until the API server shows that it was carried out, or until the last pod that
 //! relies on it is released before it was bound. Meanwhile other pods see it as if it were done.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::InstanceId;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 
 use super::filters::VolumeChoice;
 use super::objects::Volume;
@@ -51,6 +53,57 @@ struct VolumeUse {
     node: Arc<str>,
     claims: Vec<Key>,
     attached: Vec<Attachment>,
+}
+
+/// Decisions for claims of volumes, and what is attached to nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeState {
+    /// Decisions that the API server does not show yet, by claim.
+    pub decisions: BTreeMap<String, VolumeDecision>,
+    /// The number of attached volumes, by node and driver.
+    pub attached: BTreeMap<Arc<str>, BTreeMap<Arc<str>, usize>>,
+    /// The number of pods that use each claim.
+    pub used_claims: BTreeMap<String, usize>,
+}
+
+/// What was decided for a claim of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeDecision {
+    /// The existing volume that it gets.
+    pub volume: Option<Arc<str>>,
+    /// The node for which one is provisioned.
+    pub provision_for: Option<Arc<str>>,
+    /// The number of pods that rely on it.
+    pub pods: usize,
+}
+
+impl VolumeReservations {
+    pub(super) fn state(&self) -> VolumeState {
+        let decision = |it: &SharedDecision| {
+            let (volume, provision_for) = match &it.decision {
+                ClaimDecision::Bind(volume) => (Some(Arc::clone(volume)), None),
+                ClaimDecision::Provision(node) => (None, Some(Arc::clone(node))),
+            };
+            VolumeDecision { volume, provision_for, pods: it.pods.len() }
+        };
+        let by_driver = |it: &NodeAttachments| {
+            it.iter().map(|(driver, volumes)| (Arc::clone(driver), volumes.len())).collect()
+        };
+        let used = self.users.iter();
+        VolumeState {
+            decisions: self
+                .decided
+                .iter()
+                .map(|(key, it)| (key.to_string(), decision(it)))
+                .collect(),
+            attached: self
+                .attached
+                .iter()
+                .map(|(node, it)| (Arc::clone(node), by_driver(it)))
+                .collect(),
+            used_claims: used.map(|(key, pods)| (key.to_string(), pods.len())).collect(),
+        }
+    }
 }
 
 /// What is attached to a node: by driver, the volumes and their pods.

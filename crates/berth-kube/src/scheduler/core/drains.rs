@@ -50,7 +50,7 @@ impl SchedulerCore {
             .filter(|(_, record)| !record.mirror)
             .filter_map(|(uid, _)| Some((uid, self.cluster.pod(uid)?)))
             .filter(|(_, pod)| pod.node.as_deref() == Some(node))
-            .filter(|(_, pod)| pod.scheduler == self.scheduler && !belongs_to_node(pod))
+            .filter(|(_, pod)| *pod.scheduler == *self.scheduler && !belongs_to_node(pod))
             .map(|(uid, pod)| DrainingPod {
                 uid: Arc::clone(uid),
                 key: pod.key.clone(),
@@ -64,5 +64,5 @@ impl SchedulerCore {
 
 /// Whether its controller would recreate it on the same node.
 fn belongs_to_node(pod: &crate::cluster::pod::Pod) -> bool {
-    pod.owner.as_ref().is_some_and(|(kind, _, _)| kind == "DaemonSet" || kind == "Node")
+    pod.owner.as_ref().is_some_and(|it| it.kind == "DaemonSet" || it.kind == "Node")
 }

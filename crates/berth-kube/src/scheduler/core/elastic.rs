@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use berth_engine::Timestamp;
 use berth_engine::elastic::{Account, PermitRequest};
 use tokio::sync::oneshot;
 
@@ -11,16 +10,14 @@ use super::SchedulerCore;
 use crate::cluster::elastic::permits::{
     AgentRequest, PermitError, PermitPlan, PermitReply, WriteOutcome,
 };
-use crate::cluster::elastic::relief::Departure;
+use crate::cluster::elastic::relief::{Departure, StuckNode};
 use crate::cluster::pod::Key;
 use crate::scheduler::messages::{
-    Action, DebugState, ObservedPolicy, PermitWriteResult, PolicyNotice,
+    Action, NodeWarning, ObservedPolicy, PermitWriteResult, PolicyNotice,
 };
 use crate::scheduler::queue::{Millis, Moment};
 use crate::wire::PermitCall;
 
-/// The version of the form of `/debug/state`.
-const DEBUG_SCHEMA: u32 = 1;
 /// When a resize that an annotation asks for and that was not granted in full is tried again.
 const RESIZE_RETRY_MS: Millis = 5_000;
 /// When one that the API server rejected is tried again; each rejection is an event.
@@ -157,7 +154,11 @@ impl SchedulerCore {
         if let Some(notice) = self.policy_notice.take() {
             actions.push(Action::NotifyPolicy(notice));
         }
-        if !self.cluster.has_elastic_pods() || !self.relief.begin_pass(now) {
+        if !self.cluster.has_elastic_pods() {
+            self.metrics.set_pressure(0, 0);
+            return;
+        }
+        if !self.relief.begin_pass(now) {
             return;
         }
         self.resize_by_annotation(now, actions);
@@ -170,7 +171,19 @@ impl SchedulerCore {
             actions.push(Action::DeleteMigration { migration, is_late });
         }
         let pass = self.cluster.plan_relief(&self.relief.limits(now), now.date);
-        self.metrics.set_pressured_nodes(pass.pressured);
+        self.metrics.set_pressure(pass.pressured, pass.without_target);
+        for stuck in self.relief.stuck_to_report(pass.stuck, now) {
+            let StuckNode { node, without_target, excess } = stuck;
+            let why = match without_target {
+                0 => "none of its elastic pods may leave now".to_owned(),
+                pods => format!(
+                    "pods that would help: {pods}, and no other node can take them below its watermark"
+                ),
+            };
+            let note = format!("it is above its watermark by {excess}, which stays: {why}");
+            let warning = NodeWarning::PressureStays;
+            actions.push(Action::WarnOfNode { node, warning, note });
+        }
         for leaver in pass.leavers {
             self.relief.start(leaver.clone(), now);
             let leaver = Box::new(leaver);
@@ -228,37 +241,16 @@ impl SchedulerCore {
         self.policy_notice = Some(PolicyNotice { config_map, uid, result });
     }
 
+    /// Pods whose permits are being written.
+    pub(super) fn pods_with_permit_writes(&self) -> Vec<String> {
+        let mut pods: Vec<String> =
+            self.permit_writes.values().map(|it| it.pod.to_string()).collect();
+        pods.sort();
+        pods
+    }
+
     /// The account of a node.
     pub(crate) fn account(&self, node: &str, now: Moment) -> Option<Account> {
         self.cluster.account_by_name(node, now.date.0)
-    }
-
-    /// Everything that is known and decided.
-    pub(super) fn debug_state(&self, now: Moment) -> DebugState {
-        let Timestamp(at) = now.date;
-        let pending = self.permit_writes.values().map(|it| it.pod.to_string());
-        let mut permit_writes: Vec<String> = pending.collect();
-        permit_writes.sort();
-        let members = |(key, members): (&Key, &rustc_hash::FxHashMap<Arc<str>, (i32, i64)>)| {
-            let mut uids: Vec<Arc<str>> = members.keys().cloned().collect();
-            uids.sort();
-            (key.to_string(), uids)
-        };
-        let nominations = self.nominations.iter();
-        DebugState {
-            schema: DEBUG_SCHEMA,
-            at,
-            scheduler: self.scheduler.clone(),
-            counts: self.counts(),
-            cluster: self.cluster.state(at),
-            permit_writes,
-            departures: self.relief.departures(),
-            resting: self.relief.resting(now),
-            nominations: nominations
-                .map(|(uid, it)| (Arc::clone(uid), Arc::clone(&it.node)))
-                .collect(),
-            gangs: self.gangs.iter().map(members).collect(),
-            drains: self.drains.nodes(),
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! Messages go in, actions come out; the core itself performs no I/O and reads no clock, so that the
 //! service and the benchmark run the same code.
 
+mod debug_state;
 mod drains;
 mod elastic;
 pub(crate) mod event_loop;
@@ -15,6 +16,7 @@ mod pods;
 mod queries;
 mod results;
 mod schedule;
+mod shared_nodes;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::drain::DrainTracker;
-use super::messages::{Action, Change, Message, PolicyNotice, RecalledBindings, SyncStatus};
+use super::messages::{Action, Change, Message, PolicyNotice, SyncStatus};
 use super::metrics::Metrics;
 use super::queue::{Millis, Moment, SchedulingQueue};
 use super::relief::ReliefTracker;
@@ -39,6 +41,8 @@ struct PodRecord {
     state: PodState,
     /// Whether it is a static pod, which cannot be evicted.
     mirror: bool,
+    /// The state in which the watch showed it last.
+    noticed: Option<PodState>,
 }
 
 /// A node that was nominated for a pod by preemption.
@@ -64,7 +68,15 @@ struct LastNotice {
 struct Notice {
     code: String,
     line: String,
+    content: NoticeContent,
+}
+
+/// What is written of it.
+#[derive(Clone, Debug)]
+struct NoticeContent {
     text: String,
+    /// The node that would help, as JSON.
+    shape: Option<Arc<str>>,
 }
 
 /// See the module.
@@ -98,7 +110,7 @@ pub(crate) struct SchedulerCore {
     overfull: FxHashMap<Arc<str>, Millis>,
     /// Whether pods of overfull nodes are evicted.
     evicts_overfull: bool,
-    recalled: RecalledBindings,
+    shared_nodes: shared_nodes::SharedNodes,
     is_leader: bool,
     synced: bool,
     sync_status: Arc<SyncStatus>,
@@ -132,7 +144,7 @@ impl SchedulerCore {
             policy_notice: None,
             overfull: FxHashMap::default(),
             evicts_overfull: false,
-            recalled: RecalledBindings::default(),
+            shared_nodes: shared_nodes::SharedNodes::default(),
             is_leader: false,
             synced,
             sync_status,
@@ -168,6 +180,7 @@ impl SchedulerCore {
             Message::ActionCompleted(result) => self.handle_result(result, now, actions),
             Message::Query(query) => self.answer_query(query, now),
             Message::PermitRequested(call) => self.decide_permit(call, now, actions),
+            Message::NodeListed(listing) => self.check_binding(listing),
             Message::PolicyObserved(observed) => self.observe_policy(*observed),
             Message::Stop => return ControlFlow::Break(()),
         }
@@ -188,7 +201,7 @@ impl SchedulerCore {
     fn apply_change(&mut self, change: Change, now: Moment) {
         let cluster = &mut self.cluster;
         match change {
-            Change::Pod(pod) => self.put_pod(&pod),
+            Change::Pod(pod) => self.observe_pod(&pod, now),
             Change::PodDeleted(key, uid) => {
                 self.relief.forget_pod(&uid, now);
                 self.delete_pod(&key, &uid);

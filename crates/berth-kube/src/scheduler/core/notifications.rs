@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{LastNotice, Notice, SchedulerCore};
+use super::{LastNotice, Notice, NoticeContent, SchedulerCore};
 use crate::cluster::PodState;
 use crate::cluster::outcome::Refusal;
 use crate::cluster::pod::Key;
@@ -17,6 +17,18 @@ const REPEAT_CHANGED_MS: Millis = 30_000;
 /// The code of a pod that has a node and could not be bound to it: another node would not help.
 pub(super) const BIND_FAILED: &str = "bind_failed";
 
+impl From<&Refusal> for NoticeContent {
+    fn from(refusal: &Refusal) -> Self {
+        Self { text: refusal.text(), shape: refusal.shape.clone() }
+    }
+}
+
+impl From<&str> for NoticeContent {
+    fn from(text: &str) -> Self {
+        Self { text: text.to_owned(), shape: None }
+    }
+}
+
 impl SchedulerCore {
     pub(super) fn notify_refusal(
         &mut self,
@@ -26,7 +38,7 @@ impl SchedulerCore {
         actions: &mut Vec<Action>,
     ) {
         let summary = (refusal.code.as_str(), refusal.line.as_str());
-        self.notify_pod(uid, &refusal.pod, summary, || refusal.text(), now, actions);
+        self.notify_pod(uid, &refusal.pod, summary, || refusal.into(), now, actions);
     }
 
     /// Publishes a reason on every pending member of a gang.
@@ -34,7 +46,7 @@ impl SchedulerCore {
         &mut self,
         gang: &Key,
         summary: (&str, &str),
-        text: &str,
+        content: &NoticeContent,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -47,7 +59,7 @@ impl SchedulerCore {
         let mut members: Vec<(Key, Arc<str>)> = members.filter_map(pending).collect();
         members.sort();
         for (key, uid) in members {
-            self.notify_pod(&uid, &key, summary, || text.to_owned(), now, actions);
+            self.notify_pod(&uid, &key, summary, || content.clone(), now, actions);
         }
     }
 
@@ -59,10 +71,10 @@ impl SchedulerCore {
         let due = self.deferred_notices.extract_if(|_, (due, _)| *due <= now.millis);
         let mut due: Vec<(Arc<str>, Notice)> = due.map(|(uid, (_, it))| (uid, it)).collect();
         due.sort_by(|a, b| a.0.cmp(&b.0));
-        for (uid, Notice { code, line, text }) in due {
+        for (uid, Notice { code, line, content }) in due {
             let waits = self.pods.get(&uid).filter(|it| it.state == PodState::Pending);
             if let Some(key) = waits.map(|it| it.key.clone()) {
-                self.notify_pod(&uid, &key, (&code, &line), || text, now, actions);
+                self.notify_pod(&uid, &key, (&code, &line), || content, now, actions);
             }
         }
     }
@@ -73,7 +85,7 @@ impl SchedulerCore {
         uid: &Arc<str>,
         pod: &Key,
         (code, line): (&str, &str),
-        text: impl FnOnce() -> String,
+        content: impl FnOnce() -> NoticeContent,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -91,7 +103,7 @@ impl SchedulerCore {
             // News is published as soon as it may be, even if the pod is not tried again by then.
             let at = last.filter(|it| it.line != line).map(|it| it.at);
             if let Some(due) = at.map(|at| at.saturating_add(REPEAT_CHANGED_MS)) {
-                let notice = Notice { code: code.into(), line: line.into(), text: text() };
+                let notice = Notice { code: code.into(), line: line.into(), content: content() };
                 self.deferred_notices.insert(Arc::clone(uid), (due, notice));
             } else {
                 self.deferred_notices.remove(uid);
@@ -105,7 +117,8 @@ impl SchedulerCore {
         let version = self.pods.get(uid).and_then(|record| record.version);
         let (pod, uid) = (pod.clone(), Arc::clone(uid));
         let reason = if code == BIND_FAILED { "SchedulerError" } else { "Unschedulable" };
-        let notice = UnschedulableNotice { pod, uid, reason, message: text(), version, first };
+        let NoticeContent { text: message, shape } = content();
+        let notice = UnschedulableNotice { pod, uid, reason, message, shape, version, first };
         actions.push(Action::NotifyUnschedulable(notice));
     }
 }

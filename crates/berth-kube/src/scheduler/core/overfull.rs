@@ -1,10 +1,10 @@
-//! Nodes that several schedulers filled together: recalls bindings that were not sent yet, reports the nodes, and,
-//! if the settings allow it, evicts pods of lower priority.
+//! Nodes that several schedulers filled together: reports them, and, if the settings allow it, evicts pods of
+//! lower priority.
 
 use std::sync::Arc;
 
 use super::SchedulerCore;
-use crate::scheduler::messages::{Action, RecalledBindings};
+use crate::scheduler::messages::{Action, NodeWarning};
 use crate::scheduler::queue::{Millis, Moment};
 
 /// How long a kubelet has to reject what does not fit, before pods are evicted.
@@ -17,18 +17,6 @@ impl SchedulerCore {
         self
     }
 
-    /// Bindings that are not to be sent any more.
-    pub(crate) fn recalled_bindings(&self) -> RecalledBindings {
-        self.recalled.clone()
-    }
-
-    /// Recalls bindings that do not fit any more. Their pods stay reserved until the executor answers.
-    pub(super) fn recall_bindings(&mut self) {
-        for uid in self.cluster.take_displaced() {
-            self.recalled.recall(uid);
-        }
-    }
-
     /// Reports nodes that became overfull, and evicts from those that stay so.
     pub(super) fn report_overfull_nodes(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let count = self.cluster.refresh_overfull();
@@ -38,7 +26,8 @@ impl SchedulerCore {
             let due = now.millis.saturating_add(GRACE_MS);
             self.overfull.insert(Arc::clone(&found.node), due);
             let note = format!("{}; another scheduler works on the same nodes", found.text);
-            actions.push(Action::ReportOverfull { node: found.node, note });
+            let warning = NodeWarning::Overfull;
+            actions.push(Action::WarnOfNode { node: found.node, warning, note });
         }
         if self.overfull.is_empty() {
             return;

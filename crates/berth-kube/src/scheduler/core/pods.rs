@@ -8,11 +8,9 @@ use super::{PodRecord, SchedulerCore};
 use crate::cluster::PodState;
 use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::pod::{Key, Pod};
+use crate::scheduler::pruning::STATIC_POD;
 use crate::scheduler::queue::{QueueKey, QueueRank};
 use crate::watch::{is_stale, resource_version};
-
-/// The annotation of a static pod, which a kubelet made from a file.
-const STATIC_POD: &str = "kubernetes.io/config.mirror";
 
 impl SchedulerCore {
     /// Adds or updates a pod, unless a newer version is known.
@@ -32,14 +30,16 @@ impl SchedulerCore {
         }
         let before = self.cluster.pod(uid).cloned();
         let state = self.cluster.put_pod(observed);
-        let uid: Arc<str> = uid.into();
+        // Shared with the cluster's state.
+        let known = self.cluster.pod(uid).map(|it| (Arc::clone(&it.uid), it.key.clone()));
+        let Some((uid, key)) = known else { return };
         match self.pods.get_mut(&uid) {
             Some(record) => (record.version, record.state) = (version, state),
             None => {
                 let annotations = pod.metadata.annotations.as_ref();
                 let mirror = annotations.is_some_and(|it| it.contains_key(STATIC_POD));
-                let key = Key::of(&pod.metadata);
-                self.pods.insert(Arc::clone(&uid), PodRecord { key, version, state, mirror });
+                let record = PodRecord { key, version, state, mirror, noticed: None };
+                self.pods.insert(Arc::clone(&uid), record);
             }
         }
         match state {
@@ -123,7 +123,7 @@ impl SchedulerCore {
         self.last_notices.remove(uid);
         self.deferred_notices.remove(uid);
         self.nominations.remove(uid);
-        self.recalled.take(uid);
+        self.shared_nodes.forget(uid);
         self.queue.remove(&QueueKey::Pod(Arc::clone(uid)));
         let Some(key) = before.and_then(Pod::gang_key) else { return };
         let Some(members) = self.gangs.get_mut(&key) else { return };

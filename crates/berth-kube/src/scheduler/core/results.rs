@@ -44,13 +44,14 @@ impl SchedulerCore {
                 let pending = self.pods.get(&uid).filter(|it| it.state == PodState::Pending);
                 let Some(key) = pending.map(|it| it.key.clone()) else { return };
                 let summary = (BIND_FAILED, reason.as_str());
-                self.notify_pod(&uid, &key, summary, || reason.clone(), now, actions);
+                self.notify_pod(&uid, &key, summary, || reason.as_str().into(), now, actions);
             }
-            ActionResult::NotLeader { uid } | ActionResult::Recalled { uid } => {
+            ActionResult::NotLeader { uid } => {
                 self.unreserve(&uid);
                 let entry = self.queue_key(&uid);
                 self.queue.requeue(&entry);
             }
+            ActionResult::Recalled { uid } => self.requeue_recalled(&uid, now),
             ActionResult::Preempted { uid, done } => {
                 let entry = self.queue_key(&uid);
                 if done {
@@ -84,10 +85,22 @@ impl SchedulerCore {
         }
     }
 
+    fn requeue_recalled(&mut self, uid: &Arc<str>, now: Moment) {
+        let is_ahead_of_watch = self.shared_nodes.take_outrun(uid);
+        self.unreserve(uid);
+        let entry = self.queue_key(uid);
+        if is_ahead_of_watch {
+            // At once, it would choose the same node again.
+            self.queue.requeue_with_backoff(&entry, now.millis);
+        } else {
+            self.queue.requeue(&entry);
+        }
+    }
+
     /// Returns the capacity that was reserved for a pod.
     fn unreserve(&mut self, uid: &Arc<str>) {
         self.cluster.unreserve(uid);
-        self.recalled.take(uid);
+        self.shared_nodes.forget(uid);
         if let Some(record) = self.pods.get_mut(uid).filter(|it| it.state == PodState::Reserved) {
             record.state = PodState::Pending;
         }

@@ -42,9 +42,10 @@ impl SchedulerCore {
     ) -> AttemptResult {
         let entry = QueueKey::Pod(Arc::clone(uid));
         match self.cluster.schedule_pod(uid, now.date) {
-            Outcome::Reserved(reservation) => {
+            Outcome::Reserved(mut reservation) => {
                 self.settle_nomination(&reservation, actions);
                 self.mark_reserved(uid);
+                reservation.is_contested = self.is_contested(uid, now);
                 actions.push(Action::Bind(reservation));
                 AttemptResult::Scheduled
             }
@@ -90,7 +91,8 @@ impl SchedulerCore {
             GangOutcome::Group(plan) => self.bind_group(gang, plan, now, actions),
             GangOutcome::Incomplete { present, size } => {
                 let line = incomplete_gang(&gang.name, present, size);
-                self.notify_gang(gang, ("gang_incomplete", &line), &line, now, actions);
+                let content = line.as_str().into();
+                self.notify_gang(gang, ("gang_incomplete", &line), &content, now, actions);
                 self.queue.requeue_with_backoff(&entry, now.millis);
                 AttemptResult::Unschedulable
             }
@@ -100,7 +102,7 @@ impl SchedulerCore {
                     self.release_stuck_claims(&uid, actions);
                 }
                 let summary = (refusal.code.as_str(), refusal.line.as_str());
-                self.notify_gang(gang, summary, &refusal.text(), now, actions);
+                self.notify_gang(gang, summary, &(&*refusal).into(), now, actions);
                 self.queue.requeue_with_backoff(&entry, now.millis);
                 AttemptResult::Unschedulable
             }
@@ -137,7 +139,7 @@ impl SchedulerCore {
         }
         if let Some(refusal) = refusal {
             let summary = (refusal.code.as_str(), refusal.line.as_str());
-            self.notify_gang(gang, summary, &refusal.text(), now, actions);
+            self.notify_gang(gang, summary, &(&*refusal).into(), now, actions);
             self.queue.requeue_with_backoff(&entry, now.millis);
         }
         result

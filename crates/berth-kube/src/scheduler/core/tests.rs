@@ -117,7 +117,7 @@ fn short(actions: &[Action]) -> Vec<String> {
             Action::Cordon { node } => format!("cordon {node}"),
             Action::Evict { pod, .. } => format!("evict {}", pod.name),
             Action::WriteDrainStatus(status) => format!("status of {}", status.node),
-            Action::ReportOverfull { node, .. } => format!("report {node}"),
+            Action::WarnOfNode { node, .. } => format!("report {node}"),
             other => format!("{other:?}"),
         })
         .collect()

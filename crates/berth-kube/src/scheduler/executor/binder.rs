@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
-use kube::api::{ObjectMeta, PostParams};
+use kube::Api;
+use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde_json::Value;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{ApiExecutor, ApiFailure};
 use crate::client::{backoff_delay, object_reference};
 use crate::cluster::observed_pod::ObservedPod;
 use crate::cluster::outcome::Reservation;
-use crate::scheduler::messages::ActionResult;
+use crate::scheduler::messages::{ActionResult, Message, NodeListing};
 
 /// How long an unanswered binding may still take effect: no API server works on a request for longer.
 const IN_DOUBT_FOR: Duration = Duration::from_secs(60);
@@ -168,10 +170,36 @@ impl ApiExecutor {
         dry_run: bool,
     ) -> Option<Result<(), ApiFailure>> {
         let _permit = self.inner.permits.acquire().await.ok()?;
+        if reservation.is_contested && !dry_run && self.is_leader() {
+            self.check_node(reservation).await;
+        }
         if !self.is_leader() || !dry_run && self.inner.recalled.has(&reservation.uid) {
             return None;
         }
         Some(self.post_binding(reservation, dry_run).await)
+    }
+
+    /// Has the core check a binding against the pods that the API server has on the node now. The list is
+    /// consistent: it shows every binding that was answered before. If it fails, the binding is sent
+    /// as if there were no other scheduler.
+    async fn check_node(&self, reservation: &Reservation) {
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", reservation.node));
+        let api: Api<ObservedPod> = Api::all(self.inner.client.clone());
+        let pods = match self.call("list", api.list(&on_node)).await {
+            Ok(list) => list.items,
+            Err(failure) => {
+                self.inner.metrics.record_node_check("failed");
+                let reason = failure.reason();
+                tracing::debug!(node = &*reservation.node, reason, "failed to list pods of node");
+                return;
+            }
+        };
+        let (checked, answer) = oneshot::channel();
+        let listing = NodeListing { uid: Arc::clone(&reservation.uid), pods, checked };
+        if self.inner.inbox.send(Message::NodeListed(listing)).await.is_ok() {
+            // Without an answer the core has stopped, and this replica does not lead any more.
+            let _ = answer.await;
+        }
     }
 
     async fn post_binding(

@@ -80,7 +80,12 @@ impl ApiExecutor {
                 DrainState::Blocked => (true, "DrainBlocked"),
                 DrainState::Done => (false, "Drained"),
             };
-            self.inner.events.record_node_event(node, warning, reason, record.message);
+            self.inner.events.record_node_event(
+                node,
+                warning,
+                (reason, "Draining"),
+                record.message,
+            );
         }
     }
 }

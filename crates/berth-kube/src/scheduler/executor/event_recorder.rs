@@ -42,6 +42,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 /// The delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// The condition that says whether a new node would take a pod, and which.
+const WOULD_FIT: &str = "berth.dev/WouldFit";
 /// How long an API server may take to read the roles after its start, for one try.
 const FORBIDDEN_DELAY: Duration = Duration::from_secs(2);
 
@@ -152,12 +154,12 @@ impl EventRecorder {
         &self,
         node: &str,
         warning: bool,
-        reason: &'static str,
+        (reason, action): (&'static str, &'static str),
         note: String,
     ) {
         // Kubelets use the name as the uid, and `kubectl describe node` looks for it.
         let about = object_reference("Node", None, node, Some(node));
-        let event = ObjectEvent { about, warning, reason, action: "Draining", note };
+        let event = ObjectEvent { about, warning, reason, action, note };
         self.enqueue(Notification::Event(event));
     }
 }
@@ -356,16 +358,22 @@ fn unschedulable_patch(notice: &UnschedulableNotice, version: Option<&str>) -> s
         "reason": notice.reason,
         "message": notice.message,
     });
+    let (helps, why, shape) = match &notice.shape {
+        Some(shape) => ("True", "NodeWouldHelp", &**shape),
+        None => ("False", "NodeWouldNotHelp", ""),
+    };
+    let mut hint = json!({"type": WOULD_FIT, "status": helps, "reason": why, "message": shape});
     // Only the first notice is a transition.
     if notice.first {
-        condition["lastTransitionTime"] =
-            Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        condition["lastTransitionTime"] = now.clone().into();
+        hint["lastTransitionTime"] = now.into();
     }
     let mut meta = json!({"uid": &*notice.uid});
     if let Some(version) = version {
         meta["resourceVersion"] = version.into();
     }
-    json!({"metadata": meta, "status": {"conditions": [condition]}})
+    json!({"metadata": meta, "status": {"conditions": [condition, hint]}})
 }
 
 /// The beginning of a text: at most this many bytes, and whole characters.
@@ -388,6 +396,7 @@ mod tests {
             uid: uid.into(),
             reason: "Unschedulable",
             message: message.to_owned(),
+            shape: None,
             version: Some(1),
             first: true,
         })

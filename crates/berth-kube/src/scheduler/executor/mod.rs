@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::messages::{Action, ActionResult, Message, RecalledBindings};
+use super::messages::{Action, ActionResult, Message, NodeWarning, RecalledBindings};
 use super::metrics::Metrics;
 use crate::client::backoff_delay;
 use crate::cluster::observed_pod::ObservedPod;
@@ -154,8 +154,12 @@ impl ApiExecutor {
                 self.delete_migration(&migration, is_late).await;
             }
             Action::NotifyPolicy(notice) => self.inner.events.record_policy(notice),
-            Action::ReportOverfull { node, note } => {
-                self.inner.events.record_node_event(&node, true, "NodeOverfull", note);
+            Action::WarnOfNode { node, warning, note } => {
+                let (reason, action) = match warning {
+                    NodeWarning::Overfull => ("NodeOverfull", "Scheduling"),
+                    NodeWarning::PressureStays => ("PressureStays", "Relieving"),
+                };
+                self.inner.events.record_node_event(&node, true, (reason, action), note);
             }
         }
     }

@@ -6,7 +6,7 @@ use berth_kube_fake::{FakeApi, samples};
 use serde_json::{Value, json};
 
 use super::support::{ElasticReplica, cluster, policy, run_vm, runner};
-use crate::support::{add, add_nodes, bound, eventually, has_event};
+use crate::support::{add, add_nodes, bound, events, eventually, has_event, metric, until_metric};
 
 const MIGRATIONS: &str = "virtualmachinemigrations.vm.neon.tech";
 
@@ -106,12 +106,24 @@ async fn no_machine_moves_where_the_policy_forbids_it_or_no_node_stays_below_its
     let berth = ElasticReplica::start(&fake, |_| {}).await;
     berth.granted("db", 8, 8).await;
     berth.until("pressure", |it| it["nodes"]["n1"]["must_shed"] == json!(true)).await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    eventually("it is said", || has_event(&fake, "n1", "PressureStays")).await;
+    let (_, note) =
+        events(&fake, "n1").into_iter().find(|(reason, _)| reason == "PressureStays").unwrap();
+    assert!(
+        note.starts_with("it is above its watermark by ")
+            && note.ends_with(
+                "pods that would help: 1, and no other node can take them below its watermark"
+            ),
+        "{note}"
+    );
+    let homeless = "berth_scheduler_pods_without_relief_target";
+    assert_eq!(metric(&berth.replica, homeless).await, Some(1.0));
     assert_eq!(fake.count(MIGRATIONS), 0);
     add_nodes(&fake, &["n3"], 16_000).await;
     eventually("a migration", || fake.count(MIGRATIONS) == 1).await;
     let target = &fake.list(MIGRATIONS)[0]["metadata"]["annotations"]["berth.dev/target-node"];
     assert_eq!(*target, json!("n3"));
+    until_metric(&berth.replica, homeless, 0.0).await;
     berth.replica.stop().await;
 }
 
