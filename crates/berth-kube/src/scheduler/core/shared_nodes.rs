@@ -1,6 +1,6 @@
 //! Nodes that another scheduler uses as well: recalls bindings that do not fit any more and were not sent yet, and
 //! has bindings checked by the API server's state where the watch may be behind. See
-//! `docs/decisions/0070-bindings-to-shared-nodes-are-checked.md`.
+//! `docs/decisions/0071-bindings-to-shared-nodes-are-checked.md`.
 
 use std::sync::Arc;
 
