@@ -3,8 +3,6 @@
 //! Amounts are whole units here, so that a lane has 16 bits and a division is a multiplication: a scan
 //! compares 64 nodes with a usual shape in a few instructions.
 
-#![expect(clippy::needless_range_loop, reason = "lanes of several arrays go side by side")]
-
 use super::blocks::BlockValues;
 use super::{Scorer, ScorerKind, term};
 use crate::fleet::{
@@ -57,7 +55,6 @@ impl Divisor {
 
     /// The quotient of a number that is given doubled.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the high half of a product of half-words")]
     fn divide(self, doubled: u16) -> u16 {
         let product = (u32::from(doubled) * u32::from(self.multiplier)) >> 16;
         product as u16 >> self.shift
@@ -189,7 +186,7 @@ pub(super) fn add_points(losses: &Block<u16>, weight: u32, points: &mut Block<i3
     // A loss is worth 20 parts per million and a weight counts thousandths: fifty losses are a point.
     let full = (PPM / 1000 * weight).cast_signed();
     for lane in 0..LANES {
-        let lost = (u32::from(losses.0[lane]) * weight + 49) / 50;
+        let lost = (u32::from(losses.0[lane]) * weight).div_ceil(50);
         points.0[lane] += full - lost.cast_signed();
     }
 }

@@ -244,7 +244,7 @@ fn local_arg(
     let Some(port) = value.strip_prefix("0.0.0.0:") else { return arg.to_owned() };
     let address: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
     let mut named = container["ports"].as_array().into_iter().flatten();
-    let named = named.find(|it| it["containerPort"].to_string() == port);
+    let named = named.find(|it| it["containerPort"].as_u64() == port.parse().ok());
     let name = named.unwrap_or_else(|| panic!("{arg} is not among the ports of the container"));
     ports.insert(text(name, "/name").to_owned(), address);
     format!("{flag}={address}")

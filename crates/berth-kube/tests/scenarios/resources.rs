@@ -305,7 +305,6 @@ fn balanced_fills_the_largest_gap_first_and_pack_does_not() {
         node("n1", &json!({})),
         node("n2", &json!({})),
         busy("n1", "1", "4Gi"),
-        busy("n2", "1", "1Gi"),
         pod("new", &json!({})),
     ];
     assert_eq!(Core::by_policy("balanced", &objects).node_of("new"), "n2");

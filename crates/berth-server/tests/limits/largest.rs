@@ -114,7 +114,10 @@ fn kinds() -> Vec<Kind> {
     requests.chain(kinds_of_batches()).chain(kinds_of_facts()).collect()
 }
 
-fn kinds_of_requests() -> Vec<(&'static str, usize, fn(usize) -> Value)> {
+/// A name, how large, and what makes a request of a size.
+type KindOfRequest = (&'static str, usize, fn(usize) -> Value);
+
+fn kinds_of_requests() -> Vec<KindOfRequest> {
     vec![
         ("tags", table::TAGS.most(), |count| {
             too_large(json!({"tags": map(count, &json!("v".repeat(200)))}))

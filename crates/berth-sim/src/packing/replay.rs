@@ -305,7 +305,9 @@ impl<'a> Replay<'a> {
 
     fn request_of(&self, instance: usize, demand: Demand) -> InstanceRequest {
         let amounts = Amounts::new(demand.cpu_milli, demand.memory_mib).with_disk(demand.disk_mib);
-        InstanceRequest::new(instance_id(instance), self.trace.tenant(instance), amounts)
+        let (id, tenant) = (instance_id(instance), self.trace.tenant(instance));
+        // A trace without disks means none, not the engine's default.
+        InstanceRequest { resources: amounts, ..InstanceRequest::new(id, tenant, amounts) }
     }
 
     fn node_named(&self, name: &str) -> Result<usize, ReplayError> {

@@ -145,6 +145,16 @@ fn ends_with_request(line: &str) -> bool {
     line.contains("berth place")
 }
 
+/// Lack of room is told before lack of quota: who lacks both is told of one after the other.
+fn raise_quota_if_that_is_short_too(server: &Server, words: &Words) {
+    let said = text(&server.run(&words.all()).stderr);
+    if said.contains("(quota_exceeded)") {
+        let commands = commands_in(&said);
+        let raise = commands.iter().find(|line| line.contains("berth quotas set"));
+        paste(server, raise.unwrap_or_else(|| panic!("no command raises the quota: {said}")));
+    }
+}
+
 #[test]
 fn every_command_of_random_refusals_works_as_printed() {
     let mut numbers = Numbers(16);
@@ -180,6 +190,7 @@ fn every_command_of_random_refusals_works_as_printed() {
         paste(&server, line);
         changes += 1;
         if !ends_with_request(line) {
+            raise_quota_if_that_is_short_too(&server, &words);
             server.said(&words.all());
         }
     }
