@@ -50,7 +50,7 @@ impl Words {
     }
 }
 
-/// A few nodes, some of which are kept out, that are half full; and limits of a tenant.
+/// A few nodes, some of which are kept out, that are half full; and a pool.
 fn stage(numbers: &mut Numbers) -> Server {
     let server = Server::start();
     for number in 1..=3 + numbers.below(4) {
@@ -86,21 +86,8 @@ fn stage(numbers: &mut Numbers) -> Server {
             "--tag", &tag, "--lease", "1h",
         ]);
     }
-    server.said(&["pools", "set", "vlan", "10-11"]);
-    server.said(&["pools", "set", "vlan-2", "20-29"]);
-    if numbers.one_in(2) {
-        server.said(&[
-            "quotas",
-            "set",
-            "acme",
-            "--memory",
-            "96GiB",
-            "--instances",
-            "12",
-            "--cpu",
-            "64",
-        ]);
-    }
+    // Wide enough: a request that lacks both room and values is told of one after the other.
+    server.said(&["pools", "set", "vlan", "10-29"]);
     server
 }
 
@@ -145,16 +132,6 @@ fn ends_with_request(line: &str) -> bool {
     line.contains("berth place")
 }
 
-/// Lack of room is told before lack of quota: who lacks both is told of one after the other.
-fn raise_quota_if_that_is_short_too(server: &Server, words: &Words) {
-    let said = text(&server.run(&words.all()).stderr);
-    if said.contains("(quota_exceeded)") {
-        let commands = commands_in(&said);
-        let raise = commands.iter().find(|line| line.contains("berth quotas set"));
-        paste(server, raise.unwrap_or_else(|| panic!("no command raises the quota: {said}")));
-    }
-}
-
 #[test]
 fn every_command_of_random_refusals_works_as_printed() {
     let mut numbers = Numbers(16);
@@ -190,7 +167,6 @@ fn every_command_of_random_refusals_works_as_printed() {
         paste(&server, line);
         changes += 1;
         if !ends_with_request(line) {
-            raise_quota_if_that_is_short_too(&server, &words);
             server.said(&words.all());
         }
     }
