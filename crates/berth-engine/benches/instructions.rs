@@ -69,7 +69,7 @@ fn repeated_class((mut engine, request): (Engine, InstanceRequest)) -> (Engine, 
 }
 
 #[library_benchmark]
-#[bench::plain(args = (0), setup = stand, config = at_most(10_800))]
+#[bench::plain(args = (0), setup = stand, config = at_most(11_400))]
 fn claim_and_release(
     (mut engine, request): (Engine, InstanceRequest),
 ) -> (Engine, InstanceRequest) {
@@ -80,7 +80,7 @@ fn claim_and_release(
 }
 
 #[library_benchmark]
-#[bench::hundred(setup = hundred, config = at_most(2_760_000))]
+#[bench::hundred(setup = hundred, config = at_most(2_900_000))]
 fn batch((mut engine, batch): (Engine, Batch)) -> (Engine, Batch) {
     let _ = black_box(engine.place_batch(black_box(&batch), NOW));
     (engine, batch)

@@ -49,15 +49,20 @@ pub(super) struct HeldShapes {
     /// By units of CPU and memory.
     counts: FxHashMap<(u32, u32), u32>,
     usual: Vec<UsualShape>,
+    /// What the last of them holds; nothing while there is room for more.
+    least_held: u64,
     version: u64,
 }
 
 impl HeldShapes {
     pub(super) fn add(&mut self, resources: &Amounts) {
-        let count = self.counts.entry(shape_of(resources)).or_insert(0);
+        let shape = shape_of(resources);
+        let count = self.counts.entry(shape).or_insert(0);
         let before = leading(*count);
         *count += 1;
-        if leading(*count) != before {
+        let after = leading(*count);
+        // One that holds less than each of the usual shapes does not become one.
+        if after != before && held(shape, after) >= self.least_held {
             self.choose_usual();
         }
     }
@@ -71,7 +76,7 @@ impl HeldShapes {
         if after == 0 {
             self.counts.remove(&shape);
         }
-        if after != before {
+        if after != before && held(shape, before) >= self.least_held {
             self.choose_usual();
         }
     }
@@ -88,16 +93,16 @@ impl HeldShapes {
 
     /// Keeps the shapes whose instances hold most: count times size, each amount in its units.
     fn choose_usual(&mut self) {
-        let held = |&(cpu, memory): &(u32, u32), count: u32| {
-            u64::from(leading(count)) * (u64::from(cpu) + u64::from(memory))
-        };
-        let mut shapes: Vec<_> = self.counts.iter().map(|(shape, n)| (*shape, *n)).collect();
-        shapes.sort_unstable_by_key(|(shape, n)| (std::cmp::Reverse(held(shape, *n)), *shape));
+        let counts = self.counts.iter().map(|(shape, n)| (*shape, leading(*n)));
+        let mut shapes: Vec<_> = counts.collect();
+        shapes.sort_unstable_by_key(|(shape, n)| (std::cmp::Reverse(held(*shape, *n)), *shape));
         shapes.truncate(MAX_USUAL);
+        let last = shapes.get(MAX_USUAL - 1);
+        self.least_held = last.map_or(0, |(shape, n)| held(*shape, *n));
         let usual = shapes.into_iter().map(|((cpu, memory), count)| UsualShape {
             cpu_milli: cpu.saturating_mul(CPU_UNIT_MILLI),
             memory_mib: memory.saturating_mul(MEMORY_UNIT_MIB),
-            weight: leading(count),
+            weight: count,
         });
         let usual: Vec<UsualShape> = usual.collect();
         if usual != self.usual {
@@ -105,6 +110,11 @@ impl HeldShapes {
             self.version += 1;
         }
     }
+}
+
+/// What instances of a size hold together, in units.
+fn held((cpu, memory): (u32, u32), leading_count: u32) -> u64 {
+    u64::from(leading_count) * (u64::from(cpu) + u64::from(memory))
 }
 
 /// A size in whole units, its lower bits rounded up.
@@ -176,5 +186,27 @@ mod tests {
         }
         assert!(shapes.counts.len() < 64, "{}", shapes.counts.len());
         assert_eq!(shapes.usual().len(), MAX_USUAL);
+    }
+
+    #[test]
+    fn the_usual_shapes_are_those_of_all_counts_whatever_came_and_went() {
+        let mut shapes = HeldShapes::default();
+        let (mut held, mut draw) = (Vec::new(), 7_u64);
+        for _ in 0..4000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let number = u32::try_from(draw >> 40).unwrap_or(0);
+            if number % 5 < 2 && !held.is_empty() {
+                let place = number as usize % held.len();
+                shapes.remove(&held.swap_remove(place));
+            } else {
+                let size = Amounts::new(250 << (number % 6), 256 << (number / 8 % 7));
+                shapes.add(&size);
+                held.push(size);
+            }
+            let mut again = shapes.clone();
+            again.choose_usual();
+            assert_eq!(shapes.usual(), again.usual());
+        }
+        assert!(shapes.counts.len() > 2 * MAX_USUAL);
     }
 }
