@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use crate::commands::{as_installed, assert_rights_sufficed, cluster, free_port, until_ready};
 use crate::stage::{Running, Stage, documents, of_kind, until};
 
-/// Rights for elastic pods. They need agents, so `make kube-real` tries them, on a real API server.
+/// Rights for elastic pods, which need agents. `make kube-real` tries most of them on a real API server, and
+/// prints those that nothing made use of.
 const OF_ELASTIC_PODS: [&str; 7] = [
     "get virtualmachines",
     "patch virtualmachines",
